@@ -30,7 +30,7 @@ PARTS = (Files, UploadRoutes, BatchRoutes, Extensions, Operations, Description, 
 
 
 def build(service: Service) -> Starlette:
-    """Return the application around a service; the service opens and closes with it."""
+    """Return the application around a service, which opens and closes with it."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -66,14 +66,12 @@ def build(service: Service) -> Starlette:
 
 
 def configuration(service: Service, **options: Any) -> uvicorn.Config:
-    """Return uvicorn's configuration for the application around a service; `options` are uvicorn's."""
+    """Return uvicorn's configuration for the application around a service. `options` are uvicorn's."""
     quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
     return guarded(build(service), service.connections, **quiet, **options)
 
 
 class _RequestIds:
-    """Gives every answer an `x-request-id`."""
-
     def __init__(self, app: Any) -> None:
         self._app = app
 

@@ -15,11 +15,11 @@ DISK = NO_ROOM | {errno.EROFS, errno.EMFILE, errno.ENFILE}
 
 
 class NotAsItWas(Exception):
-    """A running batch's input or settings have changed since it was accepted. The text says what to restore."""
+    """A running batch's input or settings changed after the batch was accepted. The text says what to restore."""
 
 
 class Troubles:
-    """Reasons why batches wait, as text by batch id."""
+    """Reasons why batches wait, by batch id."""
 
     def __init__(self) -> None:
         self._storage: dict[str, str] = {}
@@ -27,12 +27,10 @@ class Troubles:
 
     @property
     def storage(self) -> str | None:
-        """Problem with storage, or None."""
         return next(iter(self._storage.values()), None)
 
     @property
     def own(self) -> str | None:
-        """Problem of a single batch, or None."""
         return next(iter(self._own.values()), None)
 
     def note(self, batch_id: str, error: Exception) -> None:
@@ -54,6 +52,6 @@ class Troubles:
             log.warning("batch %s waits: %s", batch_id, reason, exc_info=None if is_known else error)
 
     def clear(self, batch_id: str) -> None:
-        """Forget why a batch waited, once the batch continues."""
+        """Forget why a batch waited, because it continues."""
         self._storage.pop(batch_id, None)
         self._own.pop(batch_id, None)

@@ -81,7 +81,7 @@ class Batches:
         self._tier = tier
         self.runs: dict[str, ActiveBatch] = {}
         self._resting: dict[str, str] = {}
-        """Ids of the input files of batches that rest until another start, by batch id."""
+        """Input file ids of batches that rest until another start, by batch id."""
         self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Counter[BatchStatus] = Counter()
@@ -89,12 +89,12 @@ class Batches:
 
     @property
     def storage_problem(self) -> str | None:
-        """Problem with storage that blocks all batches, as text, or None."""
+        """A storage problem that blocks all batches, or None."""
         return self._troubles.storage or next((run.unnoted for run in self.runs.values() if run.unnoted), None)
 
     @property
     def problem(self) -> str | None:
-        """Problem that keeps a single batch from progressing, as text, or None."""
+        """A problem that keeps a single batch from progressing, or None."""
         return self._troubles.own or next((run.problem for run in self.runs.values() if run.problem), None)
 
     def unfinished_rows(self, tenant: str | None = None) -> int:
@@ -102,7 +102,7 @@ class Batches:
         return sum(run.rows_left for run in self.runs.values() if tenant in (None, run.tenant))
 
     def resume(self, goes_on: Callable[[Batch], bool]) -> None:
-        """Continue the unfinished batches for which `goes_on` is True; the others rest until another start."""
+        """Continue the unfinished batches for which `goes_on` is True. The others rest until another start."""
         for record in self._records.open_batches():
             if goes_on(record.batch):
                 self._begin(record)
@@ -110,16 +110,14 @@ class Batches:
                 self._resting[record.batch.id] = record.batch.input_file_id
 
     def unfinished(self) -> set[str]:
-        """Return the ids of the batches that have not ended."""
         return {*self.runs, *self._resting}
 
     def reads(self, file_id: str) -> bool:
-        """True if a batch that has not ended reads a file."""
         inputs = (run.batch.input_file_id for run in self.runs.values())
         return file_id in self._resting.values() or file_id in inputs
 
     def create(self, record: BatchRecord) -> Batch:
-        """Record a batch and start it. Raises OSError or StorageError; then no batch exists."""
+        """Record a batch and start it. If this raises OSError or StorageError, no batch exists."""
         folder = self._folder(record.batch.id)
         folder.mkdir(parents=True)
         try:
@@ -142,7 +140,7 @@ class Batches:
         return BatchRecord(run.counted(), run.options, run.tenant)
 
     async def counts_known(self, batch_ids: Iterable[str]) -> None:
-        """Wait up to COUNT_SECONDS until the rows of these batches are counted, which takes a while after a start."""
+        """Wait up to COUNT_SECONDS until the rows of these batches are counted. After a start, this takes a while."""
         begun = [self.runs[batch_id] for batch_id in batch_ids if batch_id in self.runs]
         waits = [run.is_known.wait() for run in begun if run.batch.status is not BatchStatus.VALIDATING]
         with contextlib.suppress(TimeoutError):
@@ -157,13 +155,15 @@ class Batches:
             run.changed.set()
 
     def growing(self) -> dict[str, int | None]:
-        """Return the durable bytes of unfinished batches' result files, by path under the server's folder; None if
-        unknown."""
+        """Return the durable bytes of unfinished batches' result files, by path under the server's folder.
+
+        None: not known yet.
+        """
         paths = [(run, kind) for run in self.runs.values() for kind in ("output", "error")]
         return {str(run.path(kind).relative_to(self._root)): run.durable_bytes(kind) for run, kind in paths}
 
     async def close(self) -> None:
-        """Stop working; rows without a result run after the next start."""
+        """Stop working. Rows without a result run after the next start."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -210,7 +210,7 @@ class Batches:
     ) -> bool | None:
         """Run a stage, and repeat it until it succeeds: waiting loses nothing.
 
-        With `or_end`, return None if the stage still fails once the batch is cancelled or its time is over.
+        With `or_end`, return None if the stage still fails after the batch was cancelled or its window ended.
         """
         while True:
             try:
@@ -228,7 +228,6 @@ class Batches:
             await asyncio.sleep(STORAGE_SECONDS)
 
     async def _take_up(self, run: ActiveBatch) -> bool:
-        """Check the input and open the files; False if the batch failed validation."""
         run.close()
         plan, source = await self._validate(run)
         if plan is None or source is None:
@@ -307,7 +306,6 @@ class Batches:
             return [batch_api.LineError("internal_error", "The input file could not be checked: an internal error.")]
 
     async def _count(self, run: ActiveBatch) -> bool:
-        """Count the rows in the result files of a batch whose input cannot be read."""
         await asyncio.to_thread(deque, run.recover(), 0)
         return True
 
@@ -326,7 +324,6 @@ class Batches:
                 await asyncio.wait_for(run.changed.wait(), min(left, 3600.0))
 
     async def _stop(self, run: ActiveBatch) -> None:
-        """Wait a while for rows in flight, cancel the rest, and write error rows for all unfinished rows."""
         assert run.stopping is not None
         await run.let_go(0.0 if run.stopping is BatchStatus.CANCELLING else STOP_GRACE_SECONDS)
         run.end_rest(*NOT_RUN[run.stopping])
@@ -397,7 +394,7 @@ class Batches:
 
 
 def _is_over(run: ActiveBatch) -> bool:
-    """True if a batch must end now: it was cancelled, or its time is over. Sets its `stopping`."""
+    """True if a batch was cancelled, or its window has ended. Sets its `stopping`."""
     if run.batch.status is BatchStatus.CANCELLING:
         run.stopping = BatchStatus.CANCELLING
     if not run.is_stopping and (run.batch.expires_at or 0) <= clock_now().timestamp():

@@ -60,11 +60,11 @@ SCHEMA = (
     ALTER TABLE keys ADD COLUMN access TEXT NOT NULL DEFAULT 'batch';
     """,
 )
-"""Migration scripts, oldest first; `PRAGMA user_version` counts the scripts that ran."""
+"""Migration scripts, oldest first. `PRAGMA user_version` counts the scripts that ran."""
 
 
 class ServerDatabase:
-    """One connection. Each call is a durable transaction; SQLite's errors become StorageError."""
+    """One connection. Each call is a durable transaction. SQLite's errors become StorageError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class ServerDatabase:
         self._db.close()
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Run one statement that changes data and return the number of changed rows."""
+        """Run one statement that changes data. Return the number of changed rows."""
         with self._translated():
             return self._db.execute(sql, parameters).rowcount
 
@@ -96,7 +96,7 @@ class ServerDatabase:
             return self._db.execute(sql, parameters).fetchall()
 
     def version(self) -> tuple[int, int]:
-        """Return a value that changes with every change by any process; not for use within a transaction."""
+        """Return a value that changes with every change by any process. Not for use within a transaction."""
         return self._db.total_changes, self.query("PRAGMA data_version")[0][0]
 
     def image(self) -> bytes:

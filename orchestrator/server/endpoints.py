@@ -1,8 +1,8 @@
 """Allow-list of exact upstream paths, for batches and for synchronous requests.
 
 An upstream accepts POSTs that change it for everyone (`/sleep`, `/collective_rpc`, `/v1/load_lora_adapter`), and the
-server uses the upstream's own key. So a path is allowed only if it is listed here or added by the operator, not
-because the upstream has it.
+server uses the upstream's own key. So a path must be listed here, or added by the operator. It is not enough that the
+upstream has the path.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ENGINES = (
     "/v1/score",
     "/v2/rerank",
 )
-"""Endpoints of vLLM and similar engines besides OpenAI's, limited to endpoints that change nothing."""
+"""Endpoints of vLLM and similar engines besides OpenAI's. Only endpoints that change nothing."""
 KNOWN = frozenset({*OPENAI, *ANTHROPIC, *ENGINES})
 OWN = ("/v1/files", "/v1/uploads", "/v1/batches", "/v1/models", "/health", "/ready", "/metrics", "/openapi.json")
 """Paths that this server answers itself, with all paths below them."""
@@ -53,18 +53,17 @@ class Endpoints:
         """Raises ValueError for an invalid addition; the text says why."""
         self._added = tuple(dict.fromkeys(map(checked, added)))
         self.all = KNOWN.union(self._added)
-        """Every allowed path."""
 
     def is_optional(self, path: str) -> bool:
-        """True if a batch may name the path only if an upstream offers the path. Azure's paths lack `/v1`."""
+        """True if a batch may name the path only if an upstream has it. Azure's paths lack `/v1`."""
         always = self.for_batches(())
         spelled = {path, f"/v1{path}"}
         return not spelled & {*always, *FORMS} and bool(spelled & self.all)
 
     def for_batches(self, offered: Iterable[str]) -> tuple[str, ...]:
-        """Return the paths that a batch may name; `offered` are the paths that the upstreams advertise.
+        """Return the paths that a batch may name. `offered` are the paths that the upstreams list.
 
-        OpenAI's and the operator's paths are always included, other allowed paths only if offered.
+        OpenAI's and the operator's paths are always included; other allowed paths only if offered.
         """
         more = (self.all & {*offered}).difference(batch_api.ENDPOINTS, self._added)
         found = (
@@ -76,7 +75,7 @@ class Endpoints:
 
 
 def checked(path: str) -> str:
-    """Return a valid path that an operator adds. Raises ValueError otherwise; the text says why."""
+    """Return a path that an operator adds. Raises ValueError for an invalid path; the text says why."""
     if _is_path(path) is None:
         raise ValueError("an endpoint is a path such as /v1/embed, without a query, a trailing slash or '..'")
     if any(path == own or path.startswith(f"{own}/") for own in OWN):

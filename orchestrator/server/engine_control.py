@@ -25,15 +25,15 @@ class SteeredServer:
         self._loop = loop
 
     def join(self, url: str, models: Sequence[str], api_key: str | None = None) -> None:
-        """Add an upstream that serves these models; `api_key` is the upstream's own key, if it needs one."""
+        """Add an upstream that serves these models. `api_key` is the upstream's own key, if it needs one."""
         self._call(self._service.join(url, models, api_key))
 
     def leave(self, url: str, seconds: float) -> None:
-        """Remove an upstream; its requests may run for up to `seconds` more, then their rows are withdrawn."""
+        """Remove an upstream. Its requests may run for up to `seconds` more, then their rows are withdrawn."""
         self._call(self._service.leave(url, seconds))
 
     def demand(self) -> list[ModelDemand]:
-        """Return the demand of rows without a result, by model."""
+        """Return the rows without a result, by model."""
 
         async def asked() -> list[ModelDemand]:
             return self._service.demand()
@@ -41,7 +41,6 @@ class SteeredServer:
         return self._call(asked())
 
     def progress(self) -> list[EngineProgress]:
-        """Return the progress of each upstream since it joined."""
 
         async def asked() -> list[EngineProgress]:
             return self._service.progress()
@@ -57,11 +56,11 @@ class SteeredServer:
         self._call(asked())
 
     def send_no_more(self) -> int:
-        """Send no more rows; return how many are in flight."""
+        """Send no more rows. Return how many are in flight."""
         return self._call(self._service.send_no_more())
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """Return the durable bytes of each result file of a running batch, by path; None while unknown."""
+        """Return the durable bytes of each running batch's result files, by path; None while unknown."""
 
         async def asked() -> dict[str, int | None]:
             return self._service.durable_bytes()
@@ -69,7 +68,7 @@ class SteeredServer:
         return self._call(asked())
 
     def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None:
-        """Set the report on engines that `/health` includes."""
+        """Set the report on engines for `/health`."""
         self._service.engines = report
 
     def _call(self, asked: Coroutine[Any, Any, T]) -> T:

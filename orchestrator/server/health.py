@@ -1,4 +1,4 @@
-"""The server's health: complete for clients with a key, minimal for others, as a load balancer needs.
+"""The server's health: complete for clients with a key, minimal for others, such as a load balancer.
 
 Clients without a key see no address, model, name, path or error text: these may reveal upstreams or tenants.
 """
@@ -20,7 +20,7 @@ STATUS = {
 
 
 def health(service: Service, *, is_known: bool) -> dict[str, Any]:
-    """Return the state of the server and its upstreams; `is_known` is True for a client with a key."""
+    """Return the state of the server and its upstreams. `is_known` is True for a client with a key."""
     status, problem = service.state()
     upstreams = list(enumerate(service.upstreams, 1))
     return {

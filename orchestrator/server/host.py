@@ -1,4 +1,4 @@
-"""The server in a thread of this process, on a Unix socket, with real HTTP, streamed in both directions."""
+"""The server in a thread of this process: real HTTP on a Unix socket, streamed in both directions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def socket_path(root: Path) -> Path:
 
 
 class _Uvicorn(Server):
-    """Signals when it listens or has failed to start; when it shuts down, tells the service first."""
+    """Signals that it listens or failed to start. At shutdown, it tells the service first."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config, service.connections)
@@ -56,7 +56,7 @@ class _Uvicorn(Server):
 
 
 class ServerThread(SteeredServer):
-    """`with ServerThread(root, settings) as server:` serves on `server.socket` until the block ends."""
+    """`with ServerThread(root, settings) as server:` serves on `server.socket` until the context ends."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ServerThread(SteeredServer):
         may_send: Callable[[], bool] | None = None,
         resumes: Callable[[Batch], bool] = lambda batch: True,
     ) -> None:
-        """`may_send` returns True while rows may be sent. `resumes` says which unfinished batches continue."""
+        """`may_send` returns True while rows may be sent. `resumes` chooses the unfinished batches that continue."""
         self.root = root
         self.socket = socket_path(root)
         return_large_bodies()
@@ -107,7 +107,7 @@ class ServerThread(SteeredServer):
     def end(self, seconds: float) -> None:
         """Stop serving once the rows in flight are back, or after `seconds`.
 
-        Leaving the block, in another thread, cuts the wait short.
+        If another thread leaves the context meanwhile, the wait ends.
         """
         self._service.patience = seconds
         self._server.leave()

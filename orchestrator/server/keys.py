@@ -1,7 +1,7 @@
-"""API keys: who may use the server, and how much of it.
+"""API keys, their tenants and their limits.
 
-A key belongs to a tenant, who sees only its own files and batches; a tenant may have several keys. The command line
-writes the database of a running server, so every look-up queries the database (5 µs): a revoked key is refused from
+A key belongs to a tenant, who sees only its own files and batches. A tenant may have several keys. The command line
+writes the database of a running server, so every look-up queries the database (5 µs). A revoked key is refused from
 the next request on.
 """
 
@@ -31,8 +31,8 @@ _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}").fullmatch
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits on requests with a key; None means the server's limit.
 
-    `max_rows` is per batch, and `max_calls` limits the requests of one key that run at once. The other fields limit
-    the tenant: bytes of stored files, unfinished batches, and rows without a result in those batches.
+    `max_rows` is per batch. `max_calls` limits the requests of one key that run at once. The other fields limit the
+    tenant: bytes of stored files, unfinished batches, and rows without a result in those batches.
     """
 
     max_rows: int | None = None
@@ -59,7 +59,7 @@ class KeyRight(StrEnum):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded key without its secret. `hint` is the end of the secret; times are Unix seconds."""
+    """A recorded key without its secret. `hint` is the end of the secret. Times are Unix seconds."""
 
     id: str
     tenant: str
@@ -80,7 +80,7 @@ class Keys:
         self._db = database
 
     def add(self, tenant: str, limits: KeyLimits = NO_LIMITS, right: KeyRight = KeyRight.BATCH) -> tuple[Key, str]:
-        """Add a key and return it with its secret, which cannot be read again. Raises UsageError for a bad name."""
+        """Add a key. Return it with its secret, which cannot be read again. Raises UsageError for a bad name."""
         if _is_name(tenant) is None:
             raise UsageError(
                 f"{tenant!r} is not a name for a key", hint="up to 64 of letters, digits and . _ @ -, e.g. nightly"
@@ -114,7 +114,7 @@ class Keys:
         return [_key(row) for row in self._db.query(f"SELECT {COLUMNS} FROM keys ORDER BY rowid")]
 
     def revoke(self, key_id: str) -> Key:
-        """Revoke a key; a second call changes nothing. Raises UsageError for an unknown key."""
+        """Revoke a key. A second call changes nothing. Raises UsageError for an unknown key."""
         self._db.execute(
             "UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (int(now().timestamp()), key_id)
         )

@@ -20,9 +20,10 @@ _decode = json_decoder(ResultLine).decode
 
 
 def copy_leftovers(source: Path, errors: Path, target: Path, causes: Collection[str]) -> int:
-    """Copy the rows of `source` that `errors` lists with one of these causes, and return the bytes written, synced.
+    """Copy the rows of `source` that `errors` lists with one of these causes. Return the bytes written and synced.
 
-    Streams the files, with eight bytes in memory for each row of the error file. Raises OSError and leaves no target.
+    Streams the files, with eight bytes in memory for each row of the error file. Raises OSError, and then leaves no
+    target.
     """
     keys = _keys(errors, causes)
     try:

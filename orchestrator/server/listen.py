@@ -43,16 +43,16 @@ SWITCH_SECONDS = 0.0005
 
 
 class Stop:
-    """Handles SIGTERM, SIGINT and SIGHUP inside `on_signals`; `asked` is True from the first signal on.
+    """Handles SIGTERM, SIGINT and SIGHUP inside `on_signals`. `asked` is True from the first signal on.
 
-    A second SIGINT ends the process at once. Durable results stay; other rows run again.
+    A second SIGINT ends the process at once. Durable results stay; all other rows run again.
     """
 
     def __init__(self) -> None:
         self.asked = False
 
     def on_signals(self) -> AbstractContextManager[None]:
-        """Handle the signals while the block lasts; main thread only."""
+        """Handle the signals while the context lasts. Main thread only."""
         return interrupts.handled(self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -84,8 +84,8 @@ def only_server(folder: Path) -> Iterator[None]:
 def outlived(folder: Path, name: str, pause: Callable[[], bool]) -> Iterator[int]:
     """Hold the folder's lock `name`, once processes of a killed server have released it.
 
-    Yields the lock's descriptor: any process that inherits it holds the lock until it ends. `pause` waits for a
-    moment; if it returns False, raises BackendError.
+    Yields the lock's descriptor. A process that inherits it holds the lock until it ends. `pause` waits for a moment;
+    if it returns False, `outlived` raises BackendError.
     """
     with _lock_file(folder, name) as lock:
         while not _locked(lock):
@@ -162,7 +162,7 @@ def _not_available(where: str, error: OSError) -> BackendError:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """Return a Unix socket that only this user may open; replaces a killed server's. Raises BackendError."""
+    """Return a Unix socket that only this user may open. Replaces a killed server's socket. Raises BackendError."""
     try:
         if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
             raise BackendError(f"{path} already exists and is not a socket", hint="choose another --uds")
@@ -230,9 +230,9 @@ def serve(
     greet: Callable[[Service], Coroutine[Any, Any, None]],
     replica: Replica | None = None,
 ) -> None:
-    """Serve the folder `root` on these sockets until `is_over`; `greet` runs alongside once it listens.
+    """Serve the folder `root` on these sockets until `is_over`. `greet` runs once the server listens.
 
-    Returns when all is closed and durable. Raises the errors of the service's start (StorageError, BackendError), and
+    Returns when everything is closed and durable. Raises the service's start errors (StorageError, BackendError), or
     Superseded if another server has taken over the replica.
     """
     importlib.import_module("aiohttp")  # else the first request that is passed through would wait for it

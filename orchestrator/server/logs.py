@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""Paths that machines poll every few seconds; logged only at debug level."""
+"""Paths that machines poll every few seconds, logged only at debug level."""
 MAX_PATH = 300
 
 log = logging.getLogger("orchestrator.server.access")
@@ -59,7 +59,7 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """One line of text, in which text from a client, such as a path, cannot begin a new line."""
+    """One line of text. A client's text, such as a path, cannot begin a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, "told", {}).items())
@@ -79,7 +79,7 @@ def _word(value: Any) -> str:
 
 
 class AccessLog:
-    """ASGI middleware, outermost, that logs each request once it is answered. Off below `info`."""
+    """Outermost ASGI middleware that logs each request once it is answered. Off below `info`."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

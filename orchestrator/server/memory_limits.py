@@ -1,8 +1,8 @@
 """Limits on the memory of bodies that pass through, shared fairly between owners.
 
-Bodies of rows, of answers and of synchronous requests are held whole. Each body reserves its bytes in a room, or
-waits for them, before the server reads it; all rooms share one budget. Files are streamed in blocks, which become
-smaller as more files are streamed at once.
+Bodies of rows, answers and synchronous requests are held whole. Before the server reads a body, it reserves the
+body's bytes in a room, or waits for them. All rooms share one budget. Files are streamed in blocks, and blocks shrink
+as more files are streamed at once.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ SMALL = MB
 """Bodies up to this size have a room of their own, so that large bodies never hold them up."""
 BODY_MEMORY = 192 * MB
 SMALL_PART = 4
-"""The room of small bodies is the budget divided by this."""
+"""Divisor of the budget that gives the room of small bodies."""
 SHARE = 0.5
-"""If keys are required, one tenant may take this share of the bytes that other tenants leave free in a room. So some
-space is left for the next tenant, however many tenants have taken their share.
+"""The share of a room's remaining bytes that one tenant may take, if keys are required. So some space is left for the
+next tenant, however many tenants have taken their share.
 """
 LARGE_FILE = 16 * MB
 LARGE_CHECKS = 2
-"""Number of large input files that are checked at once; one tenant may have half of them."""
+"""Number of large input files that are checked at once. One tenant may have half of them."""
 WAIT_SECONDS = 30.0
 BLOCKS = 64 * MB
 M_MMAP_THRESHOLD = -3
-"""A number from glibc's malloc.h."""
+"""A constant of glibc's malloc.h."""
 LEAST_BLOCK, MOST_BLOCK = 64 * 1024, MB
 
 
 class NoSpace(StorageError):
-    """The disk would have too little free space left; the text has numbers and no path."""
+    """The disk would have too little free space left. The text has numbers and no path."""
 
 
 class RoomFull(Exception):
@@ -63,14 +63,15 @@ class RoomShare:
         """True if another part of the program gives the bytes back, once the content has been written."""
 
     def give_back(self, keep: int = 0) -> None:
-        """Give back all but `keep` bytes; has no effect if fewer are left."""
+        """Give back all but `keep` bytes. Has no effect if fewer are left."""
         if keep < self._size:
             freed, self._size = self._size - keep, keep
             self._room.free(self._owner, freed)
 
 
 class Room:
-    """Room for `most` bytes; first come, first served. An owner gets at most `share` of what others leave free.
+    """Room for `most` bytes; first come, first served. An owner gets at most `share` of the bytes that others leave
+    free.
 
     A body larger than its owner's share waits until that owner has no other body here. A body larger than the room
     waits until the room is empty.
@@ -83,7 +84,7 @@ class Room:
         self._held: dict[str, int] = {}
         self._waiting: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
         self.is_crowded = False
-        """True while the first in line waits for space: nothing passes it."""
+        """True while the first in line waits for space. Then no body passes it."""
         self.on_free: Callable[[], None] = _nothing
         """Called when bytes are given back after `hold` has refused a body."""
         self._has_refused = False
@@ -99,7 +100,7 @@ class Room:
         return refusal
 
     def ask(self, owner: str, size: int) -> asyncio.Future[RoomShare]:
-        """Return a future for a share of this many bytes; cancel it to stop waiting."""
+        """Return a future for a share of this many bytes. Cancel it to stop waiting."""
         granted: asyncio.Future[RoomShare] = asyncio.get_running_loop().create_future()
         self._waiting.append((owner, min(size, self.most), granted))
         self._serve()
@@ -135,7 +136,6 @@ class Room:
             self.on_free()
 
     def _take(self, owner: str, size: int) -> RoomRefusal | None:
-        """Take bytes if there is room, or return why not."""
         held = self._held.get(owner, 0)
         if held and held + size > self._share * (self.most - self.taken + held):
             return RoomRefusal.SHARE
@@ -151,7 +151,7 @@ class Room:
             self.on_free()
 
     def _serve(self) -> None:
-        """Let in waiting bodies, in order. An owner at its share lets others pass; a full room lets nothing pass."""
+        """Let in waiting bodies, in order. Only an owner at its share is passed, never a body that lacks space."""
         left: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
         full: set[str] = set()
         self.is_crowded = False
@@ -172,26 +172,26 @@ class Room:
 def return_large_bodies() -> None:
     """Let the C library return the memory of each large body at once.
 
-    glibc does so only above a threshold, and raises the threshold to the largest body freed so far, up to 32 MB. It
-    keeps the memory of smaller bodies for later use. Other C libraries lack this setting, or do not need it.
+    glibc does so only above a threshold, which rises with the largest body freed so far, up to 32 MB. glibc keeps the
+    memory of smaller bodies. Other C libraries lack this setting, or do not need it.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, SMALL)
 
 
 def _nothing() -> None:
-    """Do nothing: the default of `on_free`."""
+    pass
 
 
 class Blocks:
-    """The block size of streamed files, which depends on how many are streamed now."""
+    """The block size of streamed files. It falls with the number of files that are streamed now."""
 
     def __init__(self) -> None:
         self._active = 0
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Count one more file while the block lasts."""
+        """Count one more file while the context lasts."""
         self._active += 1
         try:
             yield
@@ -200,7 +200,7 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """The size of a block now, in bytes."""
+        """The present size of a block, in bytes."""
         return max(LEAST_BLOCK, min(MOST_BLOCK, BLOCKS // max(1, self._active)))
 
 
@@ -214,7 +214,7 @@ class Checks:
 
     @asynccontextmanager
     async def passing(self, owner: str, size: int) -> AsyncIterator[None]:
-        """Check one file while the block lasts; a large file waits for its turn."""
+        """Check one file while the context lasts. A large file waits for its turn."""
         place = await self._large.take(owner, 1) if size > LARGE_FILE else None
         try:
             yield
@@ -224,18 +224,17 @@ class Checks:
 
 
 class Calls:
-    """Numbers of requests that are being answered, by key."""
+    """Numbers of running requests, by key."""
 
     def __init__(self) -> None:
         self._out: Counter[str] = Counter()
 
     def out(self, key_id: str) -> int:
-        """Return the number of a key's running requests."""
         return self._out[key_id]
 
     @contextmanager
     def one_more(self, key_id: str) -> Iterator[None]:
-        """Count one more request while the block lasts."""
+        """Count one more request while the context lasts."""
         self._out[key_id] += 1
         try:
             yield

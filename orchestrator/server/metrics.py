@@ -1,6 +1,6 @@
 """The page for Prometheus, built on request from the server's own counters.
 
-Processing a row never touches the client library: it increments plain integers, which this module reads.
+Work on a row never touches the client library: it increments plain integers, which this module reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUANTILES = (0.5, 0.99)
 def page(service: Service, accept: str, *, is_known: bool = True) -> tuple[bytes, str]:
     """Return the page and its content type: Prometheus's text, or OpenMetrics if `accept` asks for it.
 
-    Unless `is_known`, upstreams have a number in place of their URL.
+    Unless the client `is_known`, upstreams have a number in place of their URL.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Server(service, is_known=is_known))
@@ -36,10 +36,9 @@ def page(service: Service, accept: str, *, is_known: bool = True) -> tuple[bytes
 
 
 def quantile(latencies: Latencies, share: float) -> float:
-    """Return the latency in seconds below which `share` of all requests stayed, interpolated in its bucket. NaN
-    without requests.
+    """Return the latency in seconds below which `share` of all requests stayed, interpolated in its bucket.
 
-    Latencies in the open bucket count as the longest bound.
+    NaN without requests. Latencies in the open bucket count as the longest bound.
     """
     wanted, seen, low = share * sum(latencies.counts), 0, 0.0
     for count, high in zip(latencies.counts, BOUNDS, strict=False):
@@ -50,8 +49,6 @@ def quantile(latencies: Latencies, share: float) -> float:
 
 
 class _Server(Collector):
-    """The server's metrics, as families of samples."""
-
     def __init__(self, service: Service, *, is_known: bool) -> None:
         self._service = service
         self._is_known = is_known
@@ -181,7 +178,7 @@ def _engines(told: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Metric]:
-    """Yield the cost of rows: an hour of all upstreams costs `per_hour`, counted only while rows are in flight."""
+    """Yield the cost of rows. All upstreams together cost `per_hour`, counted only while rows are in flight."""
     if per_hour is None or not upstreams:
         return
     cost = per_hour / 3600 * sum(upstream.time_share.busy_seconds for upstream in upstreams) / len(upstreams)
@@ -215,7 +212,6 @@ def _ratios(name: str, about: str, samples: Iterable[tuple[str, int, int]]) -> M
 
 
 def _latencies(name: str, about: str, samples: Sequence[tuple[str, Latencies]]) -> Iterator[Metric]:
-    """Yield a histogram and its quantiles."""
     histogram = HistogramMetricFamily(f"{name}_seconds", f"{about}.", labels=["upstream"])
     quantiles = GaugeMetricFamily(
         f"{name}_quantile_seconds", f"{about}, since the server's start.", labels=["upstream", "quantile"]

@@ -16,7 +16,7 @@ from orchestrator.server.memory_limits import MOST_BLOCK, Blocks
 
 MAX_FIELD_BYTES = 64 * 1024
 MAX_OTHER_BYTES = 256 * 1024
-"""Maximum number of bytes of a body besides its file: fields, headers, boundaries, and text around them."""
+"""Maximum bytes of a body besides its file: fields, headers, boundaries, and text around them."""
 
 ONCE = ("purpose", "expires_after")
 """Fields that may occur only once. Other fields are ignored, even if a client repeats them."""
@@ -43,7 +43,7 @@ class FormUpload(Struct):
 
 
 class _Form:
-    """Callbacks of the parser. Bytes of the file collect in `block` until a caller takes them."""
+    """Callbacks of the parser. The file's bytes collect in `block` until the caller takes them."""
 
     def __init__(self, part: str, limit: int) -> None:
         self.upload = FormUpload()
@@ -113,9 +113,9 @@ async def receive(
     room: Callable[[int], None] = lambda size: None,
     blocks: Blocks | None = None,
 ) -> FormUpload:
-    """Stream the form's part of that name to `path`, at most `limit` bytes, and sync it.
+    """Stream the form's part of this name to `path`, at most `limit` bytes, and sync it.
 
-    `room` is called with the number of bytes before each write, and may raise; `blocks` gives the size of a write.
+    `room` is called with the number of bytes before each write, and may raise. `blocks` gives the size of a write.
     Raises BadUpload, TooLarge, OSError or the errors of `body` and `room`, and then leaves no file. The event loop
     never waits for the disk.
     """

@@ -1,4 +1,4 @@
-"""Limits on open files, and on connections and rows: each of these uses an open file."""
+"""Limits on open files, and on the connections and rows that need open files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ LEAST_CONNECTIONS, LEAST_ROWS = 32, 8
 
 
 def allow_many_files() -> int:
-    """Raise this process's limit on open files, and return it.
-
-    The usual limit of 1,024 is only a default.
-    """
+    """Raise this process's limit on open files, and return it. The usual limit of 1,024 is only a default."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_FILES
@@ -30,8 +27,8 @@ def allow_many_files() -> int:
 
 
 def fitted(settings: Settings, files: int) -> Settings:
-    """Return the settings for a process that may have this many open files: a low limit means fewer
-    connections and rows.
+    """Return the settings for a process with at most `files` open files. A low limit allows fewer connections and
+    rows.
 
     A connection may need two open files: its socket, and either a stored file or a socket to an upstream.
     """

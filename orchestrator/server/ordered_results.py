@@ -1,9 +1,9 @@
-"""Results in the order of the input, through an index of where each row's line lies in the result files.
+"""Results in the order of the input, through an index of each row's line in the result files.
 
-Result files hold rows in the order in which they ended. The index is a SQLite file in the batch's folder. It learns
-the order of the input's custom_ids once; each call adds the result lines written since the previous call. So
-paging through a batch, running or finished, costs one pass over its files in all, and memory for one page. The index
-holds only what the files say: if it is missing, broken or older than its files, it is rebuilt.
+Result files hold rows in the order in which they ended. The index is a SQLite file in the batch's folder. It reads
+the order of the input's custom_ids once. Each call adds the result lines written since the previous call. So paging
+through a running or finished batch costs one pass over its files, and memory for one page. The index holds nothing
+that the files do not say: if it is missing, broken or older than its files, it is rebuilt.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ READY = 1
 
 
 class UnknownRow(Exception):
-    """The batch has no row with that custom_id."""
+    """The batch has no row with this custom_id."""
 
 
 class InputGone(Exception):
@@ -53,7 +53,7 @@ class InputGone(Exception):
 class ResultSource(Struct, frozen=True):
     """A batch's input (None: deleted), the folder of its result files, and their durable bytes.
 
-    A file that `durable` does not list counts in full.
+    Files that `durable` does not list count in full.
     """
 
     input: Path | None
@@ -62,7 +62,7 @@ class ResultSource(Struct, frozen=True):
 
 
 class ResultPage(Struct, frozen=True):
-    """Result lines without newline, in the order of the input; `position` is the last line's, for the next page."""
+    """Result lines without newline, in the order of the input. `position` of the last line leads to the next page."""
 
     lines: list[bytes]
     position: int
@@ -85,14 +85,13 @@ def custom_id_of(line: bytes) -> str | None:
 
 
 class OrderedResults:
-    """Pages of any batch; reads at most one page of a batch at a time."""
+    """Pages of any batch. Reads at most one page of a batch at a time."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def page(self, source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
-        """Return up to `limit` rows and PAGE_BYTES after the row `after`: a custom_id, or an earlier page's
-        `position`.
+        """Return up to `limit` rows and PAGE_BYTES after the row `after`: a custom_id, or a page's `position`.
 
         Raises UnknownRow, InputGone, OSError or StorageError.
         """
@@ -102,7 +101,7 @@ class OrderedResults:
 
 
 def read_page(source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
-    """Read the page of `OrderedResults.page` in the caller's thread."""
+    """Do the work of `OrderedResults.page` in the caller's thread."""
     path = source.folder / INDEX_NAME
     try:
         return _read_page(path, source, after, limit)
@@ -152,7 +151,6 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable: int | None) -> None:
-    """Add the new lines of a result file, or all of them if the file was replaced."""
     if file is None:
         inode, size = 0, 0
     else:
@@ -176,7 +174,6 @@ def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable:
 
 
 def _indexed(db: sqlite3.Connection, kind: int) -> tuple[int, int]:
-    """Return the inode of the indexed file, and how many of its bytes are indexed."""
     found = db.execute("SELECT inode, seen FROM files WHERE kind = ?", (kind,)).fetchone()
     return found or (0, 0)
 
@@ -225,7 +222,7 @@ def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int
 
 
 def _key(custom_id: str) -> int:
-    """Return a custom_id's 64-bit key in the index, which outlives the process, unlike `request_lines.id_key`."""
+    """Return a custom_id's 64-bit key in the index. Unlike `request_lines.id_key`, it outlives the process."""
     digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

@@ -1,7 +1,7 @@
 """Records of the server's files and batches, and their tenants.
 
-Rows and results are not recorded here: the result files hold them, and a batch's record only names those files. A
-tenant is the owner of an API key; without keys, everything belongs to the tenant "".
+Rows and results are in the result files; a batch's record only names these files. A tenant is the owner of an API
+key. Without keys, everything belongs to the tenant "".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVERY_FILE = "(SELECT id, tenant, serial FROM files UNION ALL SELECT id, tenant,
 
 
 class BatchOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The parts of a create call beyond OpenAI's fields."""
+    """The options of a create call beyond OpenAI's fields."""
 
     provenance: bool = False
     max_rows: int | None = None
@@ -61,7 +61,7 @@ class Records:
     """Files and batches by id. A call that names a tenant finds only this tenant's. Raises StorageError."""
 
     def __init__(self, database: ServerDatabase, at_end: Callable[[Batch], None] | None = None) -> None:
-        """`at_end` is called with a batch that ended, inside the transaction that records it."""
+        """`at_end` is called with a batch that ended, inside the transaction that records its end."""
         self._db = database
         self._at_end = at_end
 
@@ -89,18 +89,18 @@ class Records:
         return int(files + parts)
 
     def file_sizes(self) -> dict[str, int]:
-        """Return the size of every file, in bytes, by its path under the server's folder."""
+        """Return the bytes of every file, by its path under the server's folder."""
         return dict(self._db.query("SELECT path, bytes FROM files"))
 
     def expired_files(self, now: int, limit: int = 100) -> list[FileRecord]:
-        """Return files that have expired at `now`, longest ago first."""
+        """Return files that have expired at `now`, earliest first."""
         rows = self._db.query(
             "SELECT object, path, tenant FROM files WHERE expires_at <= ? ORDER BY expires_at LIMIT ?", (now, limit)
         )
         return [FileRecord(_file(row[0]), row[1], row[2]) for row in rows]
 
     def delete_file(self, file_id: str) -> None:
-        """Delete a file's record but keep its place in lists, so that a client can delete while paging."""
+        """Delete a file's record but keep its position in lists, so that a client can delete while paging."""
         with self._db.transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO deleted_files SELECT id, tenant, serial FROM files WHERE id = ?", (file_id,)
@@ -112,7 +112,7 @@ class Records:
             )
 
     def knows_file(self, file_id: str, tenant: str) -> bool:
-        """True if the tenant has or had the file."""
+        """True if the tenant has, or had, the file."""
         return bool(self._db.query(f"SELECT 1 FROM {EVERY_FILE} WHERE id = ? AND tenant = ?", (file_id, tenant)))
 
     def files(
@@ -134,7 +134,6 @@ class Records:
         )
 
     def save_batch(self, batch: Batch) -> None:
-        """Record a batch's new state."""
         with self._db.transaction():
             self._db.execute(
                 "UPDATE batches SET object = ?, final = ? WHERE id = ?",
@@ -157,7 +156,6 @@ class Records:
         return [_batch(row[0]) for row in rows]
 
     def open_batches(self) -> list[BatchRecord]:
-        """Return batches that have not ended, oldest first."""
         rows = self._db.query("SELECT object, options, tenant, id FROM batches WHERE NOT final ORDER BY serial")
         found = []
         for *row, batch_id in rows:
@@ -169,7 +167,7 @@ class Records:
         return found
 
     def learned_concurrency(self) -> dict[str, int]:
-        """Return the learned concurrency of each upstream, by its URL."""
+        """Return the learned concurrency of each upstream, by URL."""
         return dict(self._db.query("SELECT upstream, concurrency FROM learned"))
 
     def learn_concurrency(self, upstream: str, concurrency: int) -> None:

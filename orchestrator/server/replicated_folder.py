@@ -27,8 +27,8 @@ class ServerContents:
         recorded: Callable[[], Mapping[str, int]],
         growing: Callable[[], Mapping[str, int | None]],
     ) -> None:
-        """`recorded` returns the size of every recorded file, by its path under `root`. `growing` returns the durable
-        bytes of each result file of a running batch, None while unknown.
+        """`recorded` returns the bytes of every recorded file, by path under `root`. `growing` returns the durable
+        bytes of each running batch's result files, None while unknown.
         """
         self.root = root
         self._db = database
@@ -36,19 +36,21 @@ class ServerContents:
         self._growing = growing
         self._files: Mapping[str, int] = {}
         self._is_checked: set[str] = set()
-        """Result files already compared with the bytes that were sent before this start."""
+        """Result files already compared with the bytes sent before this start."""
 
     def version(self) -> Hashable:
         """Return a value that changes with the database."""
         return self._db.version()
 
     async def cut(self, *, is_new: bool) -> Cut:
-        """Return the files to replicate. Results are measured after the database is read, so none is missing."""
+        """Return the files to replicate. Results are measured after the database is read, so no recorded result is
+        missing.
+        """
         images = {FILE_NAME: self._db.image()} if is_new else None
         if is_new:
             self._files = self._recorded()
         growing = self._growing()
-        # When a server starts, it removes from a result file the lines that a damaged disk broke.
+        # A server's start removes lines that a damaged disk broke, so a result file may differ from the bytes sent.
         unsure = {path for path, size in growing.items() if size is not None} - self._is_checked
         return Cut(images, {**self._files, **growing}, unsure, self.root)
 

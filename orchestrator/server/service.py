@@ -49,7 +49,7 @@ SMOOTHING = 0.2
 
 
 class Service:
-    """One server's state. `open` and `close` belong to the event loop that serves it.
+    """One server's state. `open` and `close` must run on the event loop that serves it.
 
     Raises UsageError for invalid settings.
     """
@@ -62,9 +62,9 @@ class Service:
         may_send: Callable[[], bool] | None = None,
         resumes: Callable[[batch_api.Batch], bool] = lambda batch: True,
     ) -> None:
-        """`replica` is where this server, as the active one, replicates its folder. `may_send` returns True while the
-        owner of this server is active, if the owner itself is replicated. `resumes` says which unfinished batches
-        continue; the others rest until another start.
+        """`replica` is where the active server replicates its folder. `may_send` returns True while this server's
+        owner is active, if the owner itself is replicated. `resumes` chooses the unfinished batches that continue;
+        the others rest until another start.
         """
         self._resumes = resumes
         self._may_send = may_send
@@ -76,9 +76,9 @@ class Service:
         self.failure: Exception | None = None
         self.ordered_results = OrderedResults()
         self.ending = asyncio.Event()
-        """Set when the server begins to end, to stop answers that would go on for ever."""
+        """Set when the server begins to end, to stop answers without an end of their own."""
         self.patience: float | None = None
-        """Seconds to wait for rows in flight when only this server ends; setting None meanwhile stops the wait."""
+        """Seconds to wait for rows in flight when only this server ends. Setting None stops the wait."""
         self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
         self.endpoints = _endpoints(settings.allow_endpoints)
         self.aliases = Aliases(settings.aliases)
@@ -96,9 +96,8 @@ class Service:
         """Report on the engines that were started for this server, for /health."""
 
     async def open(self) -> None:
-        """Open the database, resume unfinished batches, and begin to watch the upstreams.
-
-        Raises StorageError or OSError.
+        """Open the database, resume unfinished batches, and begin to watch the upstreams. Raises StorageError or
+        OSError.
         """
         settings = self.settings
         for name in FOLDERS:
@@ -158,7 +157,7 @@ class Service:
         self.upkeep.start()
 
     async def close(self) -> None:
-        """Stop: first make received results durable. Rows in flight run again after the next start."""
+        """Stop, after received results are durable. Rows in flight run again after the next start."""
         await self.upkeep.close()
         tasks = [*self._watches.values(), self._reviewing]
         for task in tasks:
@@ -177,19 +176,18 @@ class Service:
         self.database.close()
 
     async def send_no_more(self) -> int:
-        """Send no more rows; return how many are in flight."""
+        """Send no more rows. Return how many are in flight."""
         await self._dispatcher.drain(0.0)
         return self._dispatcher.in_flight
 
     async def _drained(self) -> None:
-        """Send no more rows; wait for rows in flight, for `stop_seconds` or as long as `patience` allows."""
         await self._dispatcher.drain(self.settings.stop_seconds if self.is_active else 0.0)
         began = time.monotonic()
         while self.patience is not None and self._dispatcher.in_flight and time.monotonic() - began < self.patience:
             await self._dispatcher.drain(DRAIN_STEP)
 
     async def join(self, url: str, models: Sequence[str] = (), api_key: str | None = None) -> None:
-        """Add an upstream that serves these models; `api_key` is its own key, if any. A known URL changes nothing."""
+        """Add an upstream that serves these models, with its own `api_key`, if any. A known URL changes nothing."""
         if any(upstream.url == url for upstream in self.upstreams):
             return
         upstream = self._upstream(url, self.records.learned_concurrency(), models, api_key)
@@ -197,7 +195,7 @@ class Service:
         await self._begin(upstream)
 
     async def leave(self, url: str, seconds: float) -> None:
-        """Remove an upstream: its requests may run for `seconds`, then its rows go elsewhere, or wait."""
+        """Remove an upstream. Its requests may run for `seconds`; then its rows wait, or go to other upstreams."""
         upstream = next((each for each in self.upstreams if each.url == url and not each.is_leaving), None)
         if upstream is None:
             return
@@ -213,11 +211,10 @@ class Service:
         await upstream.close()
 
     def demand(self) -> list[ModelDemand]:
-        """Return the demand of unfinished batches, by model."""
+        """Return the rows without a result, by model."""
         return demand_of(self.batches.runs.values())
 
     def progress(self) -> list[EngineProgress]:
-        """Return the progress of each upstream since it joined."""
         return [
             EngineProgress(
                 up.url,
@@ -261,13 +258,11 @@ class Service:
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Report the end of a task that should run until it is cancelled."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a part of the server has ended", exc_info=error)
             self._broken = "a part of the server stopped because of an internal error; see the log, and restart it"
 
     async def _review(self) -> None:
-        """About once a second, review which batches are urgent, and store learned concurrency."""
         learned = self.records.learned_concurrency()
         ended = 0
         while True:
@@ -283,7 +278,7 @@ class Service:
                     learned[upstream.url] = limit
 
     def _sweep(self) -> None:
-        """Remove files that no record names, left by uploads that a kill cut off."""
+        """Remove files without a record, left by uploads that a kill cut off."""
         known = self._recorded()
         for name in FOLDERS:
             for path in (self.root / name).iterdir():
@@ -295,7 +290,7 @@ class Service:
         self.upkeep.note_ended(batch.id)
 
     def require_room(self, size: int = 0) -> None:
-        """Raise NoSpace if less than `min_free_bytes` of disk would stay free after `size` more bytes."""
+        """Raise NoSpace if `size` more bytes would leave less than `min_free_bytes` of disk."""
         free, stays = shutil.disk_usage(self.root).free, self.settings.min_free_bytes
         if free - size < stays:
             raise NoSpace(
@@ -303,22 +298,23 @@ class Service:
             )
 
     def new_file_path(self, file_id: str) -> Path:
-        """Return the path for an upload's bytes; ids are the server's own, so no user's name becomes a path."""
+        """Return the path for an upload's bytes. Ids are the server's own, so no user's name becomes a path."""
         return self.root / "files" / file_id
 
     @property
     def is_active(self) -> bool:
-        """True if no other server can have taken over; without a replica none can, unless `may_send` is False."""
+        """True if no other server can have taken over. Without a replica, none can, unless `may_send` returns
+        False.
+        """
         if self.replicator is not None:
             return self.replicator.is_held
         return self._may_send is None or self._may_send()
 
     def resume(self) -> None:
-        """Tell the dispatcher that it may send rows again."""
         self._dispatcher.top_up()
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """Return the durable bytes of each result file of a running batch, by path; None while unknown."""
+        """Return the durable bytes of each running batch's result files, by path; None while unknown."""
         return self.batches.growing()
 
     async def settled(self) -> None:
@@ -327,11 +323,9 @@ class Service:
             await self.replicator.settled()
 
     def _recorded(self) -> dict[str, int]:
-        """Return the size of every recorded file, in bytes, by its path under the folder."""
         return self.records.file_sizes() | self.uploads.part_sizes()
 
     def is_in_use(self, file_id: str) -> bool:
-        """True if an unfinished batch reads the file."""
         return self.batches.reads(file_id)
 
     def refused_rows(self, upstream: Upstream) -> list[dict[str, Any]]:
@@ -344,7 +338,7 @@ class Service:
         return self._writer.waiting_bytes
 
     def state(self) -> tuple[str, str | None]:
-        """Return the status (`ok`; `storage`: cannot write now; `broken`) and the problem, as text."""
+        """Return the status (`ok`; `storage`: cannot write now; `broken`) and the problem."""
         broken = self._broken or self._dispatcher.problem
         replica = None if self.replicator is None else self.replicator.problem
         storage = self._writer.problem or self.batches.storage_problem or replica
@@ -360,7 +354,7 @@ def _endpoints(added: Sequence[str]) -> Endpoints:
 
 
 def demand_of(runs: Iterable[ActiveBatch]) -> list[ModelDemand]:
-    """Return the rows without a result, by the model that they name; None for rows that accept any model."""
+    """Return the rows without a result, by model; None for rows that accept any model."""
     found: dict[str | None, ModelDemand] = {}
     for run in runs:
         if not run.rows_left or run.is_stopping:

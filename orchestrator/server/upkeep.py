@@ -1,4 +1,4 @@
-"""Removes expired files and uploads, and files of ended batches that nothing refers to any more."""
+"""Removes expired files and uploads, and unused files of ended batches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 100
 BATCH_FILES = ("output.jsonl", "error.jsonl", FILE_NAME)
-"""Files that a batch writes; after its end only files of the API are kept."""
+"""Files that a batch writes. After its end, only files of the API are kept."""
 
 
 class Upkeep:
-    """Sweeps at the start and every `period` seconds; `unfinished` returns the ids of unfinished batches."""
+    """Sweeps at the start and every `period` seconds. `unfinished` returns the ids of unfinished batches."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to sweep; every unfinished batch must be known by now."""
+        """Begin to sweep. Every unfinished batch must be known by now."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -54,12 +54,13 @@ class Upkeep:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def note_ended(self, batch_id: str) -> None:
-        """Note that a batch has ended: the next sweep checks its folder."""
+        """Note that a batch has ended. The next sweep checks its folder."""
         self._folders.add(batch_id)
 
     def note_removed(self, path: str) -> None:
-        """Note that a file under the server's folder was deleted; the next sweep checks its batch's folder, if
-        any."""
+        """Note that a file under the server's folder was deleted. The next sweep checks its batch's folder, if
+        any.
+        """
         folder, _, rest = path.partition("/")
         if folder == self._batches.name:
             self.note_ended(rest.partition("/")[0])
@@ -75,7 +76,9 @@ class Upkeep:
             await asyncio.sleep(self._period)
 
     async def sweep(self, now: int) -> None:
-        """Remove what has expired at `now`, in seconds since 1970. Raises StorageError or OSError."""
+        """Remove files and uploads that have expired at `now`, in seconds since 1970. Raises StorageError or
+        OSError.
+        """
         await self._expire_files(now)
         await self._uploads.expire(now)
         await self._tidy()

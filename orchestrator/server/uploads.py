@@ -1,7 +1,7 @@
-"""Uploads in parts: what was announced, the parts received, and how they become one file.
+"""Uploads in parts: the announced file, the parts received, and their completion to one file.
 
-A part is a file of its own until the upload is completed. Completing it copies the parts, and records the file only
-once it is durable: if interrupted, the upload stays pending with its parts.
+Each part is a file until the upload is completed. Completion copies the parts, and records the file only once it is
+durable. An interrupted completion leaves the upload pending, with its parts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UploadRecord(Struct, frozen=True):
 
 
 class Uploads:
-    """Uploads by id; another tenant's uploads are not found. Raises StorageError."""
+    """Uploads by id. Another tenant's uploads are not found. Raises StorageError."""
 
     def __init__(self, database: ServerDatabase, records: Records, root: Path) -> None:
         self._db = database
@@ -63,7 +63,9 @@ class Uploads:
         )
 
     def get(self, upload_id: str, tenant: str, now: int) -> UploadRecord | None:
-        """Return the upload, or None. After its time it counts as expired, even if that is not recorded yet."""
+        """Return the upload, or None. After its time it counts as expired, even if the database does not say so
+        yet.
+        """
         rows = self._db.query(
             "SELECT object, tenant, file_seconds FROM uploads WHERE id = ? AND tenant = ?", (upload_id, tenant)
         )
@@ -79,11 +81,10 @@ class Uploads:
         return self._locks.setdefault(upload_id, asyncio.Lock())
 
     def new_part_path(self, part_id: str) -> Path:
-        """Return the path for a part's bytes."""
         return self._root / FOLDER / part_id
 
     def part_sizes(self) -> dict[str, int]:
-        """Return the size of every part, in bytes, by its path under the server's folder."""
+        """Return the bytes of every part, by its path under the server's folder."""
         return dict(self._db.query("SELECT path, bytes FROM upload_parts"))
 
     def received(self, upload_id: str) -> int:
@@ -141,7 +142,7 @@ class Uploads:
         return [self._root / parts[part_id][1] for part_id in part_ids]
 
     async def cancel(self, upload: Upload) -> Upload:
-        """Cancel an upload and remove its parts. The caller holds its `lock`."""
+        """Cancel an upload and remove its parts. The caller holds the upload's `lock`."""
         done = msgspec.structs.replace(upload, status=UploadStatus.CANCELLED)
         with self._db.transaction():
             gone = self._end(done)
@@ -149,7 +150,7 @@ class Uploads:
         return done
 
     async def expire(self, now: int) -> None:
-        """Expire uploads whose time is over, remove their parts, and forget uploads that ended long ago."""
+        """Expire uploads whose time is over, and remove their parts. Forget uploads that ended long ago."""
         rows = self._db.query("SELECT object FROM uploads WHERE pending AND expires_at <= ?", (now,))
         for upload in (_upload(row[0]) for row in rows):
             if not self.lock(upload.id).locked():
@@ -159,7 +160,7 @@ class Uploads:
         self._db.execute("DELETE FROM uploads WHERE NOT pending AND expires_at <= ?", (now - KEPT_SECONDS,))
 
     def _end(self, upload: Upload) -> list[Path]:
-        """Record an upload's end and return the paths of its parts, which are no longer referenced."""
+        """Record an upload's end. Return the paths of its parts, which nothing refers to any more."""
         rows = self._db.query("SELECT path FROM upload_parts WHERE upload_id = ?", (upload.id,))
         self._db.execute("DELETE FROM upload_parts WHERE upload_id = ?", (upload.id,))
         self._db.execute("UPDATE uploads SET pending = 0, object = ? WHERE id = ?", (_encode(upload), upload.id))
@@ -173,7 +174,6 @@ def remove(paths: Collection[Path]) -> None:
 
 
 def _join(parts: Sequence[Path], path: Path, wants_md5: bool) -> str | None:
-    """Concatenate the parts to `path` and sync it; return the md5 checksum in hex if wanted."""
     checksum = hashlib.md5(usedforsecurity=False) if wants_md5 else None
     with path.open("xb", buffering=0) as target:
         for part in parts:

@@ -1,8 +1,8 @@
 """Notifies a URL of each batch's end, signed as OpenAI signs its webhooks (Standard Webhooks).
 
 An event is recorded in the transaction that records the batch's end, and removed once the receiver answers with a
-2xx. So a kill loses no event. A kill between answer and removal sends an event twice, with the same id (derived from
-the batch's id), so receivers can drop duplicates.
+2xx. So a kill loses no event. A kill between answer and removal sends an event twice. Both have the same id, derived
+from the batch's id, so receivers can drop duplicates.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Target(Struct, frozen=True):
 
 
 def target_of(url: str | None, secret: str | None) -> Target | None:
-    """Return the target of these settings, or None without a URL. Raises UsageError, which never shows the secret."""
+    """Return the target of these settings; None without a URL. Raises UsageError, which never shows the secret."""
     if url is None:
         return None
     if not is_http_url(url):
@@ -71,7 +71,7 @@ def target_of(url: str | None, secret: str | None) -> Target | None:
 
 
 def signing_key(secret: str) -> bytes:
-    """Return the key of a Standard Webhooks secret; empty if no base64 follows its prefix."""
+    """Return the key of a Standard Webhooks secret; empty if its prefix is not followed by base64."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     try:
@@ -88,7 +88,7 @@ def delay_after(attempts: int) -> float | None:
 
 
 def signed_headers(target: Target, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of one attempt. The signature covers the time, so that others cannot replay an old event."""
+    """Return the headers of one attempt. The signature covers the time, so that an old event cannot be replayed."""
     signed = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.digest(target.key, signed, hashlib.sha256)).decode()
     return {
@@ -101,7 +101,7 @@ def signed_headers(target: Target, event_id: str, timestamp: int, body: bytes) -
 
 
 class Webhooks:
-    """The events of one server: recorded, and sent until they are accepted. Without a target it does nothing."""
+    """The events of one server: recorded, and sent until the receiver accepts them. Does nothing without a target."""
 
     def __init__(
         self, database: ServerDatabase, target: Target | None, settled: Callable[[], Awaitable[None]] | None = None
@@ -119,13 +119,13 @@ class Webhooks:
             self._task = asyncio.create_task(self._run(self._target))
 
     async def close(self) -> None:
-        """Stop; events that were not accepted are sent after the next start."""
+        """Stop. Events that were not accepted are sent after the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def record(self, batch: Batch) -> None:
-        """Record an event for a batch's end, inside the transaction that records that end."""
+        """Record an event for a batch's end, inside the transaction that records this end."""
         if self._target is None:
             return
         ended_at = getattr(batch, f"{batch.status}_at")
@@ -146,7 +146,7 @@ class Webhooks:
         self._wake.set()
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state of deliveries for /health; None if there are no webhooks."""
+        """Return the state of deliveries for /health; None without webhooks."""
         if self._target is None:
             return None
         ((waiting,),) = self._db.query("SELECT count(*) FROM deliveries")
@@ -172,7 +172,7 @@ class Webhooks:
                     await asyncio.wait_for(self._wake.wait(), pause)
 
     async def _send_due(self, session: aiohttp.ClientSession, target: Target) -> float | None:
-        """Send the due events, and return the seconds until the next is due; None if no event waits."""
+        """Send the due events. Return the seconds until the next one; None if no event waits."""
         due = self._db.query(
             "SELECT id, body, batch_id, attempts FROM deliveries WHERE due_at <= ? ORDER BY due_at LIMIT ?",
             (_seconds(), AT_ONCE),
@@ -186,7 +186,6 @@ class Webhooks:
         return None if soonest is None else max(0.0, soonest - _seconds())
 
     def _settle(self, event_id: str, batch_id: str, attempts: int, problem: str | None) -> None:
-        """Remove an event, or schedule its next attempt."""
         delay = None if problem is None else delay_after(attempts)
         if delay is not None:
             log.warning("webhook %s of %s: %s; next attempt in %.0f s", event_id, batch_id, problem, delay)
@@ -201,7 +200,6 @@ class Webhooks:
 
 
 async def _attempt(session: aiohttp.ClientSession, target: Target, event_id: str, body: bytes) -> str | None:
-    """Send an event once; return why it was not accepted, or None."""
     headers = signed_headers(target, event_id, int(_seconds()), body)
     try:
         # A redirect would take the event to a place that the operator did not choose.

@@ -16,17 +16,17 @@ from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, KeyLimits, Key
 from orchestrator.server.service import Service
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""Paths for load balancers and Prometheus. Without a key, the answers contain numbers but no names."""
+"""Paths for load balancers and Prometheus. Without a key, their answers contain numbers but no names."""
 
 RETRY_SECONDS = 30
-"""`Retry-After`, in seconds; OpenAI's clients do not retry if it is above 120."""
+"""`Retry-After`, in seconds. OpenAI's clients do not retry if it is above 120."""
 
 CALL_SECONDS = 1
 SHORTEST_SHOWN = 16
 
 
 class Access:
-    """Checks the API key of each request and notes its tenant; without `Settings.require_keys`, admits every request.
+    """Checks the API key of each request and notes its tenant. Without `Settings.require_keys`, admits every request.
 
     OPEN_PATHS need no key, but a valid key gets a more detailed answer.
     """
@@ -55,7 +55,6 @@ class Access:
             await self._app(scope, receive, send)
 
     def _require_call(self, key: Key) -> None:
-        """Raise ApiError 429 if the key has reached its limit of concurrent requests."""
         most = self._service.settings.max_calls if key.limits.max_calls is None else key.limits.max_calls
         if self._service.calls.out(key.id) >= most:
             running = number_that(most, "request", "are")
@@ -76,7 +75,6 @@ class Access:
 
 
 def _secret(headers: list[tuple[bytes, bytes]]) -> bytes:
-    """Return the key of a request, as OpenAI's or Azure's clients send it; empty if there is no key."""
     given = dict(reversed(headers))
     scheme, _, token = given.get(b"authorization", b"").strip().partition(b" ")
     if scheme.lower() == b"bearer" and token.strip():
@@ -96,18 +94,17 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 
 def is_known(request: Request) -> bool:
-    """True if the request has shown a valid key, or needs no key."""
+    """True if the request has shown a valid key, or if no key is required."""
     return "tenant" in request.scope or not request.scope.get("asks_for_keys", False)
 
 
 def limits_of(request: Request) -> KeyLimits:
-    """Return the limits of the request's key."""
     limits: KeyLimits = request.scope.get("limits", NO_LIMITS)
     return limits
 
 
 def most_bytes(service: Service, request: Request) -> int:
-    """Return the largest size of an upload: the server's limit, or the tenant's remaining bytes."""
+    """Return the largest allowed upload: the server's limit, or the tenant's remaining bytes."""
     left = _bytes_left(service, request)
     most = service.settings.max_file_bytes
     return most if left is None else min(most, left)

@@ -58,8 +58,8 @@ class BatchRoutes:
         return as_json(self._service.batches.create(record))
 
     async def _endpoints_for(self, named: object) -> tuple[str, ...]:
-        """Return the paths that a new batch may name. Raises ApiError 503 if upstreams cannot tell now whether they
-        have the path `named`.
+        """Return the paths that a new batch may name. Raises ApiError 503 if it depends on upstreams that are
+        silent.
         """
         endpoints = self._service.endpoints
         if not isinstance(named, str) or not endpoints.is_optional(named):
@@ -104,7 +104,9 @@ class BatchRoutes:
 
 
 def batch_of(service: Service, request: Request) -> BatchRecord:
-    """Return the batch that the request's path names. Raises ApiError 404, even if another tenant owns it."""
+    """Return the batch that the request's path names. Raises ApiError 404 for an unknown batch, or another
+    tenant's.
+    """
     batch_id = request.path_params["batch_id"]
     found = service.batches.get(batch_id, tenant_of(request))
     if found is None:

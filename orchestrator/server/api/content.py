@@ -1,4 +1,4 @@
-"""A file's content as a response: whole, or one range."""
+"""A file's content as a response: all of it, or one range."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ class _Open(StreamingResponse):
 
 
 def content(request: Request, path: Path, tag: str, filename: str, size: int | None = None) -> Response:
-    """Return a response with a file's content, or its first `size` bytes. `tag` identifies the content and never
-    changes.
+    """Return a response with a file's content, or with its first `size` bytes.
 
-    Raises FileNotFoundError, and ApiError 416 for a range beyond the end. A Range header that is malformed or names
-    several ranges is ignored, as RFC 9110 allows.
+    `tag` identifies the content and never changes. Raises FileNotFoundError, and ApiError 416 for a range beyond the
+    end. A Range header that is malformed, or names several ranges, is ignored, as RFC 9110 allows.
     """
     etag = f'"{tag}"'
     headers = {"accept-ranges": "bytes", "etag": etag, "content-disposition": _disposition(filename)}
@@ -64,7 +63,7 @@ def content(request: Request, path: Path, tag: str, filename: str, size: int | N
 
 
 def _span(wanted: str, size: int) -> tuple[int, int] | None:
-    """Return start and end of the single range in a Range header; None if the header is to be ignored."""
+    """Return start and end of a Range header's single range; None to ignore the header."""
     found = re.fullmatch(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", wanted.strip(), re.ASCII | re.IGNORECASE)
     if found is None or not any(found.groups()):
         return None

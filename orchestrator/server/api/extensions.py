@@ -1,4 +1,4 @@
-"""Extensions of OpenAI's Batch API, which standard clients do not notice."""
+"""Extensions of OpenAI's Batch API that standard clients do not notice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Extensions:
         ]
 
     async def partial_results(self, request: Request) -> Response:
-        """Return the durable lines of a batch's `output` or `error` so far, whole or a range of their bytes."""
+        """Return the durable lines of a batch's `output` or `error` so far: all of them, or a range of bytes."""
         kind = request.path_params["kind"]
         batch = batch_of(self._service, request).batch
         if kind not in merged.KINDS:
@@ -132,7 +132,6 @@ class Extensions:
         return as_json(service.batches.create(BatchRecord(batch, options, tenant_of(request))))
 
     async def _add_leftovers(self, request: Request, old: Batch, new: Batch, causes: list[str]) -> None:
-        """Write the input file of the new batch. Raises ApiError 400 if there are no rows."""
         service = self._service
         source, errors = self._content(old.input_file_id), self._content(old.error_file_id)
         service.require_room()
@@ -167,7 +166,9 @@ class Extensions:
         return self._service.root / found.path
 
     async def events(self, request: Request) -> Response:
-        """Stream Server-Sent Events: the batch now, and after each change of its status or counts, until it ends."""
+        """Stream Server-Sent Events until the batch ends: the batch now, and after each change of its status or
+        counts.
+        """
         batch = batch_of(self._service, request).batch
         last = request.headers.get("last-event-id", "0")
         number = int(last) if is_whole(last, 0, 10**9) else 0
@@ -197,16 +198,14 @@ class Extensions:
         return self._service.root / "batches" / batch.id
 
     def _durable(self, batch: Batch) -> dict[str, int]:
-        """Return the number of durable bytes of a running batch's result files; empty if the batch has ended."""
         run = self._service.batches.runs.get(batch.id)
         if run is None:
             return {}
         told = {kind: run.durable_bytes(kind) for kind in merged.KINDS}
-        # After a server's start, until a batch opens its result files, these hold what an earlier process wrote.
+        # After a server's start, result files hold an earlier process's lines until the batch opens them.
         return {kind: bytes_of_lines(run.path(kind)) if size is None else size for kind, size in told.items()}
 
     def _require_kept(self, *file_ids: str | None) -> None:
-        """Raise ApiError 404 if a result file was deleted."""
         for file_id in file_ids:
             if file_id is not None and self._service.records.file(file_id) is None:
                 raise ApiError(404, f"The file {file_id} of the batch was deleted.", param="id")

@@ -140,7 +140,7 @@ class Files:
 async def take_in(
     service: Service, request: Request, path: Path, most: int, part: str = "file"
 ) -> multipart.FormUpload:
-    """Store the file of the request's form durably at `path`; it may have at most `most` bytes.
+    """Store the file of the request's form durably at `path`, at most `most` bytes.
 
     Checks the announced length before reading the body. Raises ApiError, TooLarge, OSError or StorageError, and then
     leaves nothing at `path`.
@@ -175,9 +175,9 @@ def checked_name(filename: str) -> str:
 
 
 def check_purpose(purpose: str, filename: str) -> None:
-    """Raise ApiError 400 for an unknown purpose, and for batch input whose suffix names another format.
+    """Raise ApiError 400 for an unknown purpose, or for batch input whose suffix names another format.
 
-    A name without a suffix is accepted: clients that send bytes have no suffix, and OpenAI's send `upload`.
+    A name without a suffix is accepted: clients that send bytes have no suffix, and OpenAI's client sends `upload`.
     """
     if purpose not in PURPOSES:
         supported = ", ".join(f"'{name}'" for name in PURPOSES)
@@ -188,7 +188,7 @@ def check_purpose(purpose: str, filename: str) -> None:
 
 
 def lifetime(purpose: str, anchor: Any, seconds: Any) -> int | None:
-    """Return the number of seconds to keep a file, by `expires_after` or by its purpose; None for ever."""
+    """Return the seconds to keep a file, by `expires_after` or by its purpose; None for ever."""
     if anchor is None and seconds is None:
         return 30 * DAY if purpose == "batch" else None
     if anchor not in (None, "created_at"):

@@ -21,8 +21,9 @@ BUSY_SECONDS = 5
 
 
 class ApiError(Exception):
-    """An answer with an error body. With `retry=False` OpenAI's clients do not retry; `after` is a delay in
-    seconds."""
+    """An answer with an error body. With `retry=False`, OpenAI's clients do not retry. `after` is a delay in
+    seconds.
+    """
 
     def __init__(
         self,
@@ -49,7 +50,6 @@ def tenant_of(request: Request) -> str:
 
 
 def missing(name: str) -> NoReturn:
-    """Raise ApiError 400 for a missing parameter."""
     raise ApiError(400, f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
 
 
@@ -62,15 +62,15 @@ class BodyInMemory:
         self._place.give_back(keep=len(content))
 
     def drop(self) -> None:
-        """Free the body's memory; a second call changes nothing."""
+        """Free the body's memory. A second call changes nothing."""
         self.content = b""
         self._place.give_back()
 
 
 async def read_body(request: Request, most: int) -> BodyInMemory:
-    """Read the request's body of at most `most` bytes, once there is room for it.
+    """Read the request's body, at most `most` bytes, once there is room for it.
 
-    Raises ApiError: 413 if it is larger, 429 without room, 400 if the client disconnects.
+    Raises ApiError 413 if the body is larger, 429 without room, and 400 if the client disconnects.
     """
     announced = announced_size(request)
     if announced is not None and announced > most:
@@ -137,12 +137,13 @@ def limit_of(request: Request, default: int, most: int) -> int:
 
 
 def is_whole(text: str, least: int, most: int) -> bool:
-    """True if a text is a whole number from `least` to `most`."""
     return text.isascii() and text.isdecimal() and len(text) <= 10 and least <= int(text) <= most
 
 
 def page(found: list[Any], limit: int) -> Response:
-    """Return a list object of at most `limit` items. If `found` has one item more, another page follows."""
+    """Return a list object of at most `limit` items. If `found` has more items, the object says that a page
+    follows.
+    """
     data = found[:limit]
     return as_json(
         {
@@ -180,13 +181,13 @@ def on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods of the request's path; each method is a separate route."""
+    """Return the methods of the request's path. Each method is a separate route."""
     routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in routes for method in route.methods}
 
 
 def on_storage_error(request: Request, error: Exception) -> Response:
-    """Return the answer to send while the disk or database fails: nothing was stored, and a retry may succeed."""
+    """Return the answer while the disk or database fails: nothing was stored, and a retry may succeed later."""
     log.warning("a request was refused: %s", error)
     reason = _reason(request, error)
     body = {"error": ErrorObject(f"The server cannot write: {reason}", "server_error", None, "storage")}
@@ -198,7 +199,7 @@ def on_storage_error(request: Request, error: Exception) -> Response:
 def _reason(request: Request, error: Exception) -> str | None:
     if isinstance(error, OSError):
         return error.strerror
-    # Texts of other errors contain paths, which only a server without keys may show.
+    # Other errors' texts contain paths, which only a server without keys may show.
     is_told = isinstance(error, NoSpace) or not request.scope.get("asks_for_keys", False)
     return str(error) if is_told else "its log has the reason"
 

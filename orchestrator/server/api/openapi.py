@@ -133,7 +133,7 @@ class Health(msgspec.Struct):
 
 
 class Ready(msgspec.Struct):
-    """Readiness: whether the server can take work, and if not, why."""
+    """Readiness for work, with the reasons if the server is not ready."""
 
     status: Literal["ready", "not ready"]
     reasons: list[str]
@@ -188,7 +188,7 @@ def _limit(default: int, most: int) -> dict[str, Any]:
 class Operation(Struct, frozen=True):
     """One route: its request (a type, a form or a plain schema) and its answer (a type or a media type).
 
-    401 is left out: if keys are required, every path outside OPEN_PATHS may answer it.
+    401 is left out: if keys are required, every path outside OPEN_PATHS may answer 401.
     """
 
     method: str
@@ -315,7 +315,7 @@ def _schemas(types: set[Any]) -> dict[str, Any]:
 
 
 def _whole(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an answer: all of its keys are required, and `object` is constant."""
+    """Return the schema of an answer: every key is required, and `object` is constant."""
     if "properties" not in schema:
         return schema
     properties = {}

@@ -43,8 +43,7 @@ class Operations:
         return as_json(found)
 
     def _models(self) -> dict[str, dict[str, Any]]:
-        """Return all upstreams' models by id, described by the first upstream that has them. An alias has a
-        `root`."""
+        """Return models by id. The first upstream that has a model describes it. An alias has a `root`."""
         models: dict[str, dict[str, Any]] = {}
         for upstream in self._service.upstreams:
             for given in upstream.model_objects:
@@ -56,7 +55,6 @@ class Operations:
         return models
 
     def _under_any_name(self, name: str, models: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the model that an unlisted name stands for by the alias `*`, or None."""
         meant = (self._service.aliases.model_of(name, upstream.models) for upstream in self._service.upstreams)
         served = next((model for model in meant if model in models), None)
         return None if served is None else {**models[served], "id": name, "root": served}

@@ -1,4 +1,4 @@
-"""Synchronous requests, passed to an upstream ahead of batch rows. Requests and answers stay unchanged."""
+"""Synchronous requests, passed unchanged to an upstream ahead of batch rows. Answers come back unchanged."""
 
 from __future__ import annotations
 
@@ -38,21 +38,19 @@ NOT_SENT = HOP_BY_HOP | frozenset(
     b"host content-length expect authorization api-key x-api-key cookie"
     b" x-http-method x-http-method-override x-method-override x-original-url x-rewrite-url".split()
 )
-"""Headers of a client that are not passed on. Its key is for this server, and the upstream has its own. Override
+"""Headers of a client that are not passed on. The client's key is for this server; the upstream has its own. Override
 headers could change the method or path that an upstream sees.
 """
 NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date location set-cookie x-request-id".split())
-"""Headers of an upstream that are not passed on; a redirect would reveal its address."""
+"""Headers of an upstream that are not passed on. A redirect would reveal the upstream's address."""
 
 
-# Names and characters that HTTP forbids in headers. An upstream may send them all the same.
+# An upstream may send names and characters that HTTP forbids in headers.
 _is_name = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
 _has_control = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
 class _Asks(msgspec.Struct):
-    """The only field that is read of a body."""
-
     model: Any = None
 
 
@@ -60,7 +58,7 @@ _decode_asks = json_decoder(_Asks).decode
 
 
 class PassthroughRequest(Struct, frozen=True):
-    """One request to pass on. `model` is the model it names if that decides which upstream can answer, else None."""
+    """One request to pass on. `model` is the requested model if the choice of upstream depends on it, else None."""
 
     target: str
     headers: list[tuple[str, str]]
@@ -69,7 +67,7 @@ class PassthroughRequest(Struct, frozen=True):
 
 
 class _NotReached(Exception):
-    """No connection was made: the upstream has not seen the request."""
+    """No connection was made, so the upstream has not seen the request."""
 
 
 class Passthrough:
@@ -88,7 +86,7 @@ class Passthrough:
         return forward
 
     async def forward(self, request: Request, path: str) -> Any:
-        """Return an ASGI application that passes the request on, to the allow-listed `path`."""
+        """Return an ASGI application that passes the request on to the allow-listed `path`."""
         body, query = await read_body(request, MAX_BODY_BYTES), request.url.query
         if self._service.settings.log_prompts:
             log.info("request body", extra=told(path=path, body=body.content.decode(errors="replace")))
@@ -122,8 +120,10 @@ def _without(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes])
 
 
 def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[Upstream] = ()) -> Upstream | None:
-    """Return the working upstream with the most room that serves the model, or None. If no upstream lists the
-    model, choose an upstream without a model list, else any upstream, which may answer that the model is unknown.
+    """Return the working upstream with the most room that serves the model, or None.
+
+    If no upstream lists the model, choose among upstreams without a model list. Without such upstreams, choose any
+    upstream: it answers that the model is unknown.
     """
     serving = list(upstreams)
     if model is not None:
@@ -144,7 +144,7 @@ def _load(upstream: Upstream) -> tuple[bool, float, int]:
 
 
 class _Relay:
-    """An ASGI application for one call: chooses an upstream, asks it, and passes its answer on."""
+    """An ASGI application for one call."""
 
     def __init__(self, service: Service, call: PassthroughRequest) -> None:
         import aiohttp  # imported here, as batches do not need it

@@ -1,4 +1,6 @@
-"""Requests to a server with a replica: answers wait for the replica; refused if another server may be active."""
+"""Requests to a server with a replica. Answers wait for the replica; if another server may be active, requests
+fail.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Replicated:
 
 
 class _Held:
-    """Holds back an answer until the replica has all records; if the replica fails, sends an error instead."""
+    """Holds back an answer until the replica has all records. If the replica fails, sends an error instead."""
 
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any) -> None:
         self._service = service

@@ -106,7 +106,6 @@ def _no_such_upload(upload_id: str) -> ApiError:
 
 
 def _pending(record: UploadRecord) -> UploadRecord:
-    """Return the record. Raises ApiError 409 if the upload has already ended."""
     upload = record.upload
     if upload.status is not UploadStatus.PENDING:
         raise ApiError(409, f"The upload {upload.id} is not pending: its status is '{upload.status}'.", retry=False)
@@ -114,7 +113,6 @@ def _pending(record: UploadRecord) -> UploadRecord:
 
 
 def _record_of(body: dict[str, Any], tenant: str) -> UploadRecord:
-    """Build a new upload from a request body. Raises ApiError 400."""
     for name in ("bytes", "filename", "mime_type", "purpose"):
         if body.get(name) is None or body[name] == "":
             missing(name)

@@ -1,4 +1,4 @@
-"""A batch in progress: which rows wait, which are done, and what its result files hold."""
+"""A batch in progress: its waiting rows, its finished rows, and the contents of its result files."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from orchestrator.server.records import BatchRecord
 MANY_MISSES = 3
 SHORT_LINE = 4096
 BATCH_PRIORITY = 100
-"""vLLM serves lower numbers first; interactive requests have 0."""
+"""vLLM serves lower numbers first. Interactive requests have 0."""
 
 
 class ActiveBatch(RowSource):
-    """A batch's rows, its result files, and their state. `batch` is the last recorded state.
+    """A batch's rows and result files. `batch` is the state recorded last.
 
-    `tier` is the service tier of rows that name none.
+    `tier` is the service tier for rows without one of their own.
     """
 
     def __init__(self, record: BatchRecord, folder: Path, tier: str | None = None) -> None:
@@ -55,14 +55,14 @@ class ActiveBatch(RowSource):
         self.tally = Tally()
         self.changed = asyncio.Event()
         self.is_known = asyncio.Event()
-        """Set once the input has been read and the result files have been counted."""
+        """Set once the result files have been counted."""
         self.stopping: BatchStatus | None = None
         self._unreadable: dict[int, str] = {}
-        """Rows that cannot be read now, and why."""
+        """Rows that cannot be read now, with reasons."""
         self._misses = 0
         self._failure: str | None = None
         self.unnoted: str | None = None
-        """The reason why sent rows cannot be logged: the disk refuses, which affects all batches."""
+        """Reason why the send log cannot be written, or None. The disk refuses, which affects all batches."""
         self._held_until: float | None = None
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
@@ -71,10 +71,10 @@ class ActiveBatch(RowSource):
         """The plan; set only between `start` and `close`."""
         self._again: deque[Work] = deque()
         self._last: deque[Work] = deque()
-        """Rows that could not be read, retried once no other rows are left."""
+        """Rows that could not be read. They are retried once no other rows are left."""
         self._tier = tier
         self._sent: SendLog | None = None
-        """Log of the rows sent to upstreams that bill each request."""
+        """Log of the rows sent to upstreams that bill each request; None without such upstreams."""
 
     def recover(self) -> Iterator[int]:
         """Repair and count the result files; yield the `id_key` of each finished row."""
@@ -90,7 +90,7 @@ class ActiveBatch(RowSource):
         self, plan: InputRows, upstream_queues: UpstreamQueues, input_path: Path, writer: results.Writer,
         doubts: bytearray | None,
     ) -> None:  # fmt: skip
-        """Start on the unfinished rows of a plan. Raises OSError, and then nothing is open.
+        """Start on the unfinished rows of a plan. If this raises OSError, no file stays open.
 
         `doubts` comes from the send log; None if there is no log.
         """
@@ -138,14 +138,14 @@ class ActiveBatch(RowSource):
 
     @property
     def problem(self) -> str | None:
-        """The reason, as text, why no rows of this batch alone are sent, or None."""
+        """Reason why no row of this batch is sent, if it concerns only this batch; else None."""
         for index, why in self._unreadable.items():
             return f"batch {self.batch.id} waits: row {index + 1:,} of its input file cannot be read: {why}"
         return None if self._failure is None else f"batch {self.batch.id} waits: {self._failure}"
 
     @property
     def row_order(self) -> str | None:
-        """The order in which rows are sent, and why, as text; None before the input has been read."""
+        """The order of the rows, with its reason; None before the input has been read."""
         return None if self._input is None else self.plan.order.reason
 
     @property
@@ -165,7 +165,7 @@ class ActiveBatch(RowSource):
 
     @property
     def is_stopping(self) -> bool:
-        """True if rows without a result will not be sent any more."""
+        """True if rows without a result are no longer sent."""
         return self.stopping is not None
 
     def counted(self) -> batch_api.Batch:
@@ -203,7 +203,6 @@ class ActiveBatch(RowSource):
         return Work(self, index, self.plan.size(index))
 
     def _packed(self, first: Work, upstream: Upstream) -> Work:
-        """Pack a row with as many of the next rows as fit into its request."""
         custom_id, row = self._packable(first.index)
         if row is None:
             return first
@@ -221,7 +220,6 @@ class ActiveBatch(RowSource):
         return first
 
     def _packable(self, index: int) -> tuple[msgspec.Raw, packing.Packable | None]:
-        """Return a row's id and packable form; the form is None if it must go alone, or cannot be read now."""
         try:
             line = self._line(index)
         except (StorageError, body_changes.BodyError):
@@ -298,8 +296,8 @@ class ActiveBatch(RowSource):
         self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS
 
     def _line(self, index: int, read: InputLine | None = None) -> InputLine:
-        """Return `read` if given, else a row's line of the input. Raises StorageError if the row cannot be read now,
-        BodyError if it must not be sent.
+        """Return `read`, else the row's line. Raises StorageError if it cannot be read now, BodyError if it must not
+        be sent.
         """
         try:
             assert self._input is not None
@@ -392,7 +390,6 @@ class ActiveBatch(RowSource):
                 self._put(index, "error", line, NO_TOKENS, seconds)
 
     def _doubts(self, index: int) -> int:
-        """Return how often a row was sent to an upstream that bills, without a known answer."""
         return 0 if self._sent is None else self._sent.doubts(index)
 
     def _put(

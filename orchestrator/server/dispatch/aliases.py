@@ -58,7 +58,7 @@ class ServedModels:
         self.learn(models)
 
     def learn(self, models: Sequence[str], window: int = 0) -> None:
-        """Replace the models by the upstream's current list; `window` is the largest context window in it."""
+        """Replace the models by the upstream's current list. `window` is its largest context window in tokens."""
         self.models = list(models)
         self._names = frozenset(models)
         self._window = window
@@ -78,7 +78,7 @@ class ServedModels:
         return model in self._names or self._aliases.model_of(model, self._names) in self._names
 
     def sent_for(self, model: str | None) -> str | None:
-        """Return the name to send for a requested model; None to send it unchanged."""
+        """Return the name to send instead of a requested model; None to send the model unchanged."""
         if model in self._names:
             return None
         if model == DEFAULT_MODEL:

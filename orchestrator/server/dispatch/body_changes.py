@@ -1,8 +1,8 @@
 """Changes to a row's body before it is sent: removed vLLM fields, model, priority, tier. Pure.
 
 Only the top level of a body is read, and every value keeps its bytes: a message that mentions `guided_json` is left
-alone. Decoding the top level costs as much as one search for a substring (0.25 µs for a body of 300 bytes). In long
-bodies it costs less (2 µs for 8 KB). So this module never searches.
+alone. Decoding the top level takes as long as one search for a substring: 0.25 µs for a body of 300 bytes. In long
+bodies it takes less: 2 µs for 8 KB. So this module never searches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TIERED = frozenset({"/v1/chat/completions", "/v1/responses"})
 """Endpoints whose bodies may name a service tier."""
 BYTES_PER_TOKEN = 4
 MOST_GENERATED = 1_000_000
-"""Most output tokens to expect of a row, however high its own limit is."""
+"""Most output tokens to expect of a row, even if its own limit is higher."""
 
 _KINDS = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 _PATTERN = "guided_whitespace_pattern"
@@ -54,7 +54,7 @@ _encode = msgspec.json.encode
 
 
 class BodyError(InputError):
-    """A body that must not be sent as it is; `fault` is the entry for a batch's errors or a result line's error."""
+    """A body that must not be sent as it is. `fault` is the entry for the batch's errors or the result line."""
 
     def __init__(self, message: str, param: str | None, code: str = "invalid_request") -> None:
         super().__init__(message, field=param)
@@ -71,12 +71,12 @@ def prepare(
     priority: int | None = None,
     tier: str | None = None,
 ) -> Content:
-    """Return the body to send for a row, unchanged if nothing has to change. A long body is then not copied.
+    """Return the body to send for a row. A body without changes is returned as it is, and a long one is not copied.
 
-    For an upstream known to be `vllm`, `guided_*` fields, which vLLM has removed, are rewritten. The body also gets
-    `priority` (64 bits, lower is earlier) unless the row has its own. `model` replaces the model name `asked`, and
-    `tier` becomes the `service_tier` of a row without one. Validation has already refused `stream`. Raises only
-    BodyError, if the body is not a JSON object or asks for a form of output that it would not get.
+    vLLM has removed the `guided_*` fields: for a `vllm` upstream they are rewritten. There the body also gets
+    `priority` (64 bits, lower is earlier), unless the row has its own. `model` replaces the model name `asked`, and
+    `tier` becomes the `service_tier` of a row without one. Validation has already refused `stream`. Raises BodyError
+    if the body is not a JSON object, or asks for a form of output that it would not get.
     """
     sent: Content = bytes(body) if len(body) <= SMALL else memoryview(body)
     constrained = vllm and endpoint in CONSTRAINED
@@ -113,7 +113,7 @@ _decode_asks = json_decoder(_Asks).decode
 
 
 def likely_tokens(body: bytes | msgspec.Raw) -> int:
-    """Return the tokens that a body likely counts against a limit: its text, and all that it may generate."""
+    """Estimate the tokens that a body counts against a limit: its text, and the most that it may generate."""
     text = memoryview(body).nbytes // BYTES_PER_TOKEN
     try:
         asks = _decode_asks(body)
@@ -139,7 +139,7 @@ def _is_given(fields: dict[str, msgspec.Raw], name: str) -> bool:
 
 
 def _rewrite(fields: dict[str, msgspec.Raw]) -> bool:
-    """Move the removed fields of a body into `structured_outputs`; True if anything changed. Raises BodyError."""
+    """Move a body's removed fields into `structured_outputs`; True if anything changed. Raises BodyError."""
     params = {name: f"body.{name}" for name in (*_KINDS, _NEW)}
     lifted = _lift(fields, params)
     kinds = [name for name in _KINDS if _is_given(fields, name)]
@@ -165,8 +165,7 @@ def _rewrite(fields: dict[str, msgspec.Raw]) -> bool:
 def _lift(fields: dict[str, msgspec.Raw], params: dict[str, str]) -> bool:
     """Move output constraints out of `extra_body`, an argument of the SDK that people paste into bodies.
 
-    Records in `params` which fields came from there. Returns True if any did. Raises BodyError for a field given
-    twice.
+    Notes in `params` which fields were moved. Returns True if any were. Raises BodyError for a field given twice.
     """
     try:
         extra = _decode(fields[_EXTRA])
@@ -198,10 +197,7 @@ _REFUSAL = re.compile(
 
 
 def is_priority_refused(status: int, body: bytes) -> bool:
-    """True if an answer refuses the `priority` that `prepare` added. Call it only for rows with an added priority.
-
-    The caller then stops adding it for this upstream, and retries the row.
-    """
+    """True if an answer refuses the `priority` that `prepare` added. Call it only for rows with an added priority."""
     if status not in (400, 422):
         return False
     answer = read_json(msgspec.Raw(body))

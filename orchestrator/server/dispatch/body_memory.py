@@ -11,21 +11,22 @@ from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room, RoomRefusal, Rooms, RoomShare
 
 UNCOUNTED_ROW = 4096
-"""A row up to this size, in bytes, reserves no room: it costs less memory than the request around it."""
+"""Rows up to this size, in bytes, reserve no memory room: they cost less memory than the request around them."""
 
 
 class BodyMemory:
-    """The memory rooms of a server, as its dispatcher uses them."""
+    """The memory rooms of a server, as the dispatcher uses them."""
 
     def __init__(self, rooms: Rooms, on_room: Callable[[], None]) -> None:
-        """`on_room` is called when rows may start. Either there is room again after a row was not admitted, or an
-        answer waits for room and leaves its slot to other tenants.
+        """`on_room` is called when rows may start: a refused row may fit now, or a waiting answer frees its slot for
+        others.
         """
         self._rooms, self._on_room = rooms, on_room
         rooms.small.on_free = rooms.large.on_free = on_room
 
     def admit(self, work: Work, full: list[Room]) -> bool:
-        """Reserve room for a row's body; False if there is no room, or an earlier row of this turn waits for it.
+        """Reserve room for a row's body. False if there is no room, or if an earlier row of this turn waits for this
+        room.
 
         `full` are the rooms that rows of this turn wait for.
         """
@@ -40,13 +41,13 @@ class BodyMemory:
         return False
 
     def release(self, work: Work) -> None:
-        """Free the room of a row's body; a second call changes nothing."""
+        """Free the room of a row's body. A second call changes nothing."""
         room, work.held = work.held, None
         if room is not None:
             room.free(work.source.tenant, min(work.size, room.most))
 
     def ask(self, tenant: str, size: int, upstream: Upstream) -> asyncio.Future[RoomShare]:
-        """Ask for room for an upstream's answer. While the answer waits, its slot is free for other tenants."""
+        """Ask for room for an upstream's answer. While the answer waits, other tenants may use its slot."""
         granted = self._rooms.for_body(size).ask(tenant, size)
         if not granted.done():
             upstream.unread[tenant] += 1
@@ -56,7 +57,7 @@ class BodyMemory:
 
 
 class RowPayload(Payload):
-    """A row's body to send. Its room is freed once the body is sent; the row's answer asks for room of its own."""
+    """A row's body to send. Its room is freed once the body is sent; the row's answer asks for its own room."""
 
     __slots__ = ("_memory", "_upstream", "_work")
 

@@ -1,4 +1,4 @@
-"""One HTTP request for one row, and how it ended, in the terms of `retry`.
+"""One HTTP request for one row, and its end in the terms of `retry`.
 
 Requests that are passed through use aiohttp (see docs/decisions/0007).
 """
@@ -29,7 +29,9 @@ from orchestrator.server.memory_limits import SMALL, RoomShare
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Longest answer accepted, as many answers are in memory at once. (A row's limit is half: its result is one line.)"""
+"""Longest answer accepted. Many answers are in memory at once. (A row's answer may have half: its result is one
+line.)
+"""
 MAX_TEXT_BYTES = 65_536
 """Maximum number of bytes kept of an error that is not a JSON object."""
 _GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
@@ -45,10 +47,10 @@ _ENDS = {
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The end of one attempt; `body` is the answer's body. `detail` describes the end and never contains the prompt.
+    """The end of one attempt, with the answer's body. `detail` describes the end and never contains the prompt.
 
     `standings` are the rates that the answer states, None if not read or not stated. `tokens` come from the body,
-    None if not read yet. `place` is the room that a large body takes.
+    None if not read yet. `place` is the memory share of a large body.
     """
 
     end: End
@@ -61,7 +63,7 @@ class Reply(msgspec.Struct, frozen=True):
     place: RoomShare | None = None
 
     def drop(self) -> None:
-        """Give back the body's room, unless the body is still to be written as a result."""
+        """Give back the body's memory, unless the body is still to be written as a result."""
         if self.place is not None and not self.place.is_handed_on:
             self.place.give_back()
 
@@ -102,7 +104,7 @@ class Client:
 
 
 def _reply(path: str, answer: http1.HttpAnswer) -> Reply:
-    """Return the reply. A body that says that it is not an answer becomes an error, or is retried.
+    """Return the reply. A body that says it is not an answer becomes an error, or is retried.
 
     This applies only to endpoints that generate text: a video's status, for example, may well be `queued`.
     """
@@ -127,12 +129,11 @@ def _reply(path: str, answer: http1.HttpAnswer) -> Reply:
 
 
 def is_object(body: bytes) -> bool:
-    """True if a body is a JSON object in UTF-8, no deeper than later readers accept."""
+    """True if a body is a JSON object in UTF-8, not deeper than later readers accept."""
     return _read(body, _decode_object) is not None
 
 
 def _read(body: bytes, decode: Callable[[bytes], T]) -> T | None:
-    """Return the result of `decode`, which is never None, for a body; None if the body is not a JSON object."""
     try:
         if not body.isascii():
             body.decode()  # the JSON decoder does not check strings that it skips
@@ -143,14 +144,14 @@ def _read(body: bytes, decode: Callable[[bytes], T]) -> T | None:
 
 
 class _Object(msgspec.Struct):
-    """Any JSON object: fields that are not named here are checked and skipped."""
+    """Any JSON object. Its fields are checked and skipped."""
 
 
 _decode_object = json_decoder(_Object).decode
 
 
 def _unlike(answer: http1.HttpAnswer) -> Reply:
-    """Return the reply for anything but a good answer."""
+    """Return the reply for an error, or for an answer that is not JSON."""
     status, body = answer.status, answer.body
     if not is_object(body):
         if status < 300:

@@ -1,14 +1,15 @@
 """Number of rows that an upstream gets at once: learned, without a constant to tune. Pure: time is an argument.
 
-With vLLM's gauges the limit follows vLLM's queue. The limit doubles at every reading while no request waits. If too
-many wait, the limit falls at once to the running requests plus a small standing queue. So growth is as fast as
-readings, not as slow as answers. A queue that is too long costs no throughput, but a queue that is too short does.
+With vLLM's gauges the limit follows vLLM's queue. While no request waits, each reading doubles the limit. If too many
+wait, the limit falls at once to the running requests plus a small standing queue. So the limit grows as fast as
+readings, not as slowly as answers. Too short a queue costs throughput; too long a queue does not.
 
-Without gauges the limit doubles at every flight (as many answers as the limit) while throughput grows. Then it stays
-at the last value that raised throughput, and tries a little more from time to time. A low limit is multiplied by four
-if all rows of a flight plainly ran in parallel; if that was too far, it is halved.
+Without gauges, a flight is as many answers as the limit. Each flight doubles the limit while throughput grows. Then
+the limit stays at the last value that raised throughput, and tries a little more from time to time. If all rows of a
+flight plainly ran in parallel, a low limit is multiplied by four; if that was too far, it is halved.
 
-An overloaded answer or a time-out cuts the limit by a third, once a flight; `Retry-After` closes it for a while.
+A refusal for overload or a time-out cuts the limit by a third, at most once a flight. `Retry-After` closes the
+limiter for a while.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ GAIN = 1.3
 LEAP = 4
 LEAP_BELOW = 256
 ABREAST = 0.7
-"""If at least this share of a flight's rows ran in parallel, no row waited for another."""
+"""Least share of a flight's rows that ran in parallel, to conclude that no row waited for another."""
 SMALL_GAIN = 1.05
 TRY_MORE = 1.25
 TRY_MORE_SECONDS = 10.0
@@ -47,7 +48,7 @@ INTERACTIVE_SHARE = 0.25
 
 
 class Move(StrEnum):
-    """The cause of a limit's last change, in a word for metrics; `ConcurrencyLimiter.reason` gives figures."""
+    """Cause of the limit's last change, as a word for metrics. `ConcurrencyLimiter.reason` adds figures."""
 
     START = "start"
     LEARNED = "learned"
@@ -61,9 +62,10 @@ class Move(StrEnum):
 
 
 class Gauges(Struct, frozen=True):
-    """An upstream's own figures: requests running and waiting, KV-cache use from 0 to 1, preemptions so far.
+    """An upstream's own figures: requests running and waiting, KV-cache use from 0 to 1, and preemptions.
 
-    `cache_hits` of `cache_queries` prompt tokens so far were in its prefix cache.
+    Preemptions, `cache_queries` and `cache_hits` are totals since the engine's start. The last two count prompt
+    tokens looked up and found in the prefix cache.
     """
 
     running: int
@@ -75,11 +77,10 @@ class Gauges(Struct, frozen=True):
 
 
 class ConcurrencyLimiter:
-    """The concurrency limit of an upstream. `move` and `reason` explain its last change; `growing` is True
-    while it is still looking for the best limit.
+    """The concurrency limit of an upstream. `move` and `reason` explain its last change.
 
-    It starts at `learned`, the limit that was right before, or else at `start`. A `fixed` limit stays where it
-    starts.
+    `growing` is True while the limiter still looks for the best limit. The limit begins at `learned`, the best limit
+    of an earlier run, or else at `start`. A `fixed` limit never changes.
     """
 
     def __init__(self, ceiling: int, learned: int | None = None, start: int = START, *, fixed: bool = False) -> None:
@@ -103,7 +104,7 @@ class ConcurrencyLimiter:
 
     @classmethod
     def fixed(cls, limit: int) -> ConcurrencyLimiter:
-        """Return a limiter with a constant limit; only a `Retry-After` closes it for a while."""
+        """Return a limiter with a constant limit. Only a `Retry-After` closes it for a while."""
         return cls(limit, start=limit, fixed=True)
 
     def room(self, now: float, interactive: int) -> int:
@@ -119,7 +120,7 @@ class ConcurrencyLimiter:
     def overloaded(
         self, now: float, sent_at: float, retry_after: float | None = None, *, pause: float = FIRST_CLOSED
     ) -> None:
-        """Note that the upstream refused a row that was sent at `sent_at`; one cut per flight answers all refusals.
+        """Note that the upstream refused a row that was sent at `sent_at`. All refusals of one flight cause one cut.
 
         `pause` is the first of the growing pauses for an upstream that refuses everything without a `Retry-After`.
         """
@@ -134,7 +135,7 @@ class ConcurrencyLimiter:
                 self._paused_until = now + min(LONGEST_CLOSED, pause * min(2**more, MOST_PAUSES))
 
     def timed_out(self, now: float, sent_at: float) -> None:
-        """Note that a row sent at `sent_at` had no answer in time."""
+        """Note that a row sent at `sent_at` timed out."""
         self._cut(now, sent_at, Move.TIMEOUT, "rows timed out")
 
     def _cut(self, now: float, sent_at: float, move: Move, reason: str) -> None:
@@ -145,7 +146,9 @@ class ConcurrencyLimiter:
             self._set(limit, move, reason)
 
     def completed(self, now: float, inflight: int, seconds: float = 0.0) -> None:
-        """Note an answer after this many seconds; `inflight` rows were in flight when the answer came."""
+        """Note an answer after `seconds`. `inflight` counts the rows in flight when the answer came, including its
+        own.
+        """
         self._refused, self._paused_until = 0, NEVER
         self._flight.answered(now, seconds)
         if inflight < FULL * self.limit:
@@ -154,7 +157,7 @@ class ConcurrencyLimiter:
             self._by_throughput(now)  # at once, not only at the next reading
 
     def observe(self, now: float, inflight: int, gauges: Gauges | None) -> None:
-        """Adjust the limit, a few times a second, to the rows in flight and the gauges, if any."""
+        """Adjust the limit to the rows in flight and the gauges, if any. Call it a few times a second."""
         is_alone = now - self._interactive_at >= INTERACTIVE_SECONDS
         self._is_blind = is_alone and gauges is None
         if not is_alone:
@@ -232,15 +235,13 @@ class _Flight:
         self._shortest = float("inf")
 
     def after_failure(self, limit: int) -> int:
-        """Return the limit after a failure in this flight: a leap that led to it is taken back by half."""
+        """Return the limit after a failure in this flight. A leap that led to the failure is halved."""
         return limit if self._leapt_from is None else min(limit, 2 * self._leapt_from)
 
     def begin(self, now: float) -> None:
-        """Restart the count now."""
         self.since, self.completed, self.was_full = now, 0, True
 
     def answered(self, now: float, seconds: float) -> None:
-        """Count a row's answer that took this many seconds."""
         sent = now - seconds
         if sent < self._first_sent or not self.completed:
             self._first_sent = sent
@@ -250,11 +251,11 @@ class _Flight:
         self.completed += 1
 
     def is_good(self, limit: int) -> bool:
-        """True if a full flight shows, before it is judged, that a higher limit is possible."""
+        """True if a full flight already shows that a higher limit is possible."""
         return self._settled_at is None and self._is_abreast(limit)
 
     def _is_abreast(self, limit: int) -> bool:
-        """True if the rows of this flight ran in parallel: they came back as fast as if none waited for another."""
+        """True if the rows of this flight ran in parallel: they came back as fast as if none had waited."""
         taken = self._last_answer - max(self.since, self._first_sent)
         return taken > 0 and self.completed * self._shortest >= ABREAST * limit * taken
 

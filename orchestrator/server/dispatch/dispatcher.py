@@ -42,23 +42,23 @@ log = logging.getLogger(__name__)
 # A row that may crash the engine has its last try alone, so that no row is given up for another row's fault.
 ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
-"""Pause after an engine's death: a dying engine accepts connections to the very end, and a row's last try must not
-meet it."""
+"""Pause after an engine's death. A dying engine accepts connections to the very end, and must not get a row's last
+try.
+"""
 ANSWERED = RetryVerdict(KEEP)
 _size = attrgetter("size")
 
 
 class Dispatcher:
-    """Keeps every upstream at its limit with rows of the sources, in turn."""
+    """Keeps every upstream at its limit with rows of the running batches, in turn."""
 
     def __init__(
         self, upstreams: list[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool,
         expected_models: Collection[str] = (), rooms: Rooms | None = None,
     ) -> None:  # fmt: skip
-        """`upstreams` may change later, by `join` and `leave`. Rows for `expected_models` wait for an
-        upstream.
+        """`upstreams` may change later, by `join` and `leave`. Rows for `expected_models` wait for an upstream.
 
-        `rooms` holds the bodies of rows and answers.
+        `rooms` is the memory for the bodies of rows and answers.
         """
         self._memory = BodyMemory(Rooms(has_tenants=False) if rooms is None else rooms, self.top_up)
         self.upstreams = upstreams
@@ -76,10 +76,10 @@ class Dispatcher:
         self._emptied: Upstream | None = None
         self._alarms = RateAlarms(self.top_up)
         self.refused = RefusedRows()
-        """The rows that will be retried, and the reasons."""
+        """The rows that will be retried, with reasons."""
         self._verdicts = Verdicts(retry_delay, self.refused)
         self.problem: str | None = None
-        """An internal error that keeps rows from progressing, as text, or None."""
+        """An internal error that keeps rows from progressing, or None."""
 
     def probed(self, upstream: Upstream) -> None:
         """Give rows to an upstream whose probe went well. End its outage if there are no rows to try."""
@@ -88,9 +88,9 @@ class Dispatcher:
         self.top_up()
 
     def top_up(self, at: Upstream | None = None) -> None:
-        """Start workers for waiting rows on upstreams below their limit; call it on any change.
+        """Start workers for waiting rows on upstreams below their limit. Call it on any change.
 
-        If only `at` has changed, only that upstream is considered.
+        If only `at` has changed, only this upstream is considered.
         """
         if not self._enabled or self._paused():
             return
@@ -128,7 +128,6 @@ class Dispatcher:
         task.add_done_callback(self._ended)
 
     def _count(self, upstream: Upstream, work: Work) -> None:
-        """Count a row against the upstream's rates, before another row is admitted."""
         if upstream.rate_limiter is not None:
             tokens = 0 if upstream.rate_limiter.tokens_per_minute is None else work.source.tokens(work)
             work.ticket = upstream.rate_limiter.take(upstream.clock(), tokens)
@@ -140,7 +139,7 @@ class Dispatcher:
             self.problem = "a row is stuck until the next start: an internal error; see the log"
 
     def _isolate(self) -> None:
-        """Empty an upstream for the next row on its last try, and send the row there alone."""
+        """Empty one upstream for the first row on its last try, then send this row alone."""
         if self._alone is not None or time.monotonic() < self._next_alone_at:
             return
         if self._last_tries:
@@ -155,7 +154,6 @@ class Dispatcher:
             self._start(self._emptied, self._alone)
 
     def _last_try(self, upstream: Upstream) -> Work | None:
-        """Return the first row on its last try that suits an upstream; None if the upstream takes no rows."""
         if not upstream.takes_rows:
             return None
         return next((work for work in self._last_tries if self._suits(work.source, upstream)), None)
@@ -166,11 +164,11 @@ class Dispatcher:
         return len(self._tasks)
 
     def join(self, upstream: Upstream) -> None:
-        """Add an upstream, which gets rows as soon as it is well."""
+        """Add an upstream. It gets rows as soon as it is well."""
         self.upstreams.append(upstream)
 
     async def leave(self, upstream: Upstream, seconds: float) -> None:
-        """Give an upstream no more rows; rows in flight may take `seconds` more, then they go elsewhere."""
+        """Give an upstream no more rows. Rows in flight may take `seconds` more; then they go to other upstreams."""
         upstream.leave()
         if tasks := [task for task, at in self._tasks.items() if at is upstream]:
             _, late = await asyncio.wait(tasks, timeout=seconds)
@@ -188,7 +186,7 @@ class Dispatcher:
             await asyncio.wait(self._tasks, timeout=seconds)
 
     async def close(self) -> None:
-        """End every worker; rows in flight stay without a result and run again after the next start."""
+        """End every worker. Rows in flight get no result and run again after the next start."""
         self._enabled = False
         tasks = list(self._tasks)
         for task in tasks:
@@ -196,7 +194,6 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _take(self, upstream: Upstream, beside: int) -> Work | None:
-        """Return the next row for an upstream that has this many rows already."""
         if self._suspects and not self._suspects_out:
             suspects = (
                 each for each in self._suspects if each.source.is_stopping or self._suits(each.source, upstream)
@@ -232,8 +229,9 @@ class Dispatcher:
         return self.sources.take(upstream, take, _size)
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
-        """True if an upstream may have the source's model. A row for a model that no upstream will have goes to any
-        upstream, to be refused.
+        """True if an upstream may have the source's model.
+
+        A row for a model that no upstream will have goes to any upstream, which refuses it.
         """
         model = source.model
         if upstream.served.may_be(model):
@@ -290,7 +288,7 @@ class Dispatcher:
                 self.top_up()
 
     def _came(self, upstream: Upstream, work: Work, reply: Reply | None, sent_at: float, now: float) -> None:
-        """End a row or retry it, by its reply: None if the row is no longer wanted, or left to another upstream."""
+        """End a row or retry it, by its reply. None: the row is no longer wanted, or goes to another upstream."""
         if reply is None:
             self._again(work)
             return
@@ -314,7 +312,7 @@ class Dispatcher:
                 reply.drop()
 
     async def _read_ahead(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
-        """Read a long row before it is sent; False if it is no longer wanted, or left to another upstream."""
+        """Read a long row before it is sent; False if the row is no longer wanted, or goes to another upstream."""
         try:
             if not work.source.is_stopping:
                 await work.source.read_ahead(work)
@@ -326,17 +324,14 @@ class Dispatcher:
         return True
 
     def _is_taken_back(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
-        """True if a cancelled task continues.
-
-        A stopping batch takes back its rows, and a leaving upstream returns them.
-        """
+        """True if a cancelled task continues: its batch took the row back, or its upstream is leaving."""
         if not (work.source.is_stopping or upstream.is_leaving) or not self._enabled:
             return False
         task.uncancel()
         return True
 
     def _prepared(self, upstream: Upstream, work: Work) -> RowPayload | None:
-        """Return the body to send; None if the row has ended without being sent, or is retried later."""
+        """Return the body to send. None if the row has ended unsent, or is retried later."""
         source = work.source
         if source.is_stopping:
             return None  # the batch stopped after the row was taken; the row may already have ended
@@ -381,9 +376,9 @@ class Dispatcher:
             return
         if fault is not None and fault is not AttemptFault.OVERLOAD:
             work.failed_on = upstream
-            # With a single upstream a row's own pauses suffice: rows that are bad by themselves would hold up the
-            # rest. But many rows without any answer are not bad rows: each blocks a worker for as long as a request
-            # may take.
+            # With a single upstream, a row's own pauses are enough: bad rows would otherwise hold up good rows.
+            # Time-outs are different: a row that times out is rarely a bad row, and blocks a worker for a request's
+            # whole time.
             if fault not in SHARED_FAULTS and (len(self.upstreams) > 1 or fault is AttemptFault.TIMED_OUT):
                 upstream.faulty(verdict.reason)
             if fault is AttemptFault.CUT and work is self._alone:

@@ -1,8 +1,8 @@
-"""Decides from which tenant's batch the next row comes. Pure: time is an argument.
+"""Decides which tenant's batch gives the next row. Pure: time is an argument.
 
 Tenants share upstreams equally, measured in the bytes of their rows. A tenant's batches go one after another,
-earliest deadline first: the planner counts on this order, and no other order meets as many deadlines. A tenant that
-could miss a deadline at the present rate goes before all others, the earliest deadline first.
+earliest deadline first. The planner counts on this order, and no other order meets as many deadlines. A tenant that
+could miss a deadline at the present rate goes first; among such tenants, the earliest deadline decides.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class WaitingBatch(Protocol):
 
 
 class KeepsTurnError(Exception):
-    """A batch's row has no room now: the batch is passed over and keeps its turn.
+    """A batch's row has no room now. The batch is passed over and keeps its turn.
 
-    `of_tenant` says that no other batch of its tenant could give a row either.
+    `of_tenant`: no other batch of its tenant could give a row either.
     """
 
     def __init__(self, *, of_tenant: bool = False) -> None:
@@ -47,8 +47,6 @@ T = TypeVar("T")
 
 
 class _Entry(Generic[S]):
-    """A batch in its tenant's order."""
-
     __slots__ = ("place", "source")
 
     def __init__(self, source: S, number: int) -> None:
@@ -59,7 +57,7 @@ class _Entry(Generic[S]):
 
 
 class _Tenant(Generic[S]):
-    """A tenant's batches that may have rows, the next to be served on top; `served` is its virtual time."""
+    """A tenant's batches that may have rows, as a heap. `served` is the tenant's virtual time."""
 
     __slots__ = ("batches", "number", "served")
 
@@ -78,9 +76,9 @@ class Fair(Generic[S]):
         self._tenants: dict[str, _Tenant[S]] = {}
         self._sources: list[S] = []
         self._turns: list[_Tenant[S]] = []
-        """Tenants with a batch that may have rows; a heap, as are their batches."""
+        """Tenants with a batch that may have rows, as a heap."""
         self._dry: list[tuple[_Tenant[S], _Entry[S]]] = []
-        """Batches that gave no row when last asked."""
+        """Batches that gave no row at the last request."""
         self._passed: list[tuple[_Tenant[S], _Entry[S]]] = []
         """Batches passed over in the current turn."""
         self._refused: set[Hashable] = set()
@@ -113,7 +111,7 @@ class Fair(Generic[S]):
             heapq.heapify(self._turns)
 
     def review(self, now: float, rows_per_second: float) -> None:
-        """Update which tenants are urgent; call it about once a second."""
+        """Decide which tenants are urgent. Call it about once a second."""
         self._urgent.clear()
         if len(self._tenants) < 2 or rows_per_second <= 0:
             return
@@ -130,10 +128,10 @@ class Fair(Generic[S]):
         self._refused.clear()
 
     def take(self, asker: Hashable, take: Callable[[S], T | None], size: Callable[[T], int]) -> T | None:
-        """Return the next row for an asker: `take` returns a row of a batch or None, `size` its bytes.
+        """Return the next row for an asker. `take` returns a row of a batch or None, `size` a row's bytes.
 
-        Returns None if no batch gives a row, and from then on until `wake`. Batches that gave none are asked again
-        only when no other gives one, so that many waiting batches cost nothing. `take` may raise KeepsTurnError.
+        Returns None if no batch gives a row, and from then on until `wake`. Batches without a row are asked again
+        only if no other batch gives one, so that many waiting batches cost nothing. `take` may raise KeepsTurnError.
         """
         if asker in self._refused:
             return None
@@ -177,7 +175,6 @@ class Fair(Generic[S]):
         return None
 
     def _take_of(self, tenant: _Tenant[S], take: Callable[[S], T | None]) -> T | None:
-        """Return the next row of a tenant, from the batch with the earliest deadline that gives one."""
         while tenant.batches:
             try:
                 found = take(tenant.batches[0].source)
@@ -192,7 +189,6 @@ class Fair(Generic[S]):
         return None
 
     def _return_passed(self) -> None:
-        """Put the batches that were passed over back in their places."""
         turns = {id(tenant) for tenant in self._turns}
         for tenant, entry in self._passed:
             if id(tenant) not in turns:
@@ -203,7 +199,7 @@ class Fair(Generic[S]):
         heapq.heapify(self._turns)
 
     def _revive(self) -> None:
-        """Requeue batches that gave no rows; a tenant without any batch gets no credit for that time."""
+        """Requeue batches that gave no row. A tenant that had no other batch gets no credit for that time."""
         turns = {id(tenant) for tenant in self._turns}
         for tenant, entry in self._dry:
             if id(tenant) not in turns:

@@ -15,13 +15,14 @@ _SAMPLE = re.compile(
 _SHARES = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
 _LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d{1,12})"')
 MOST = 1e12
-"""Largest plausible count; a larger figure counts as this number."""
+"""Largest plausible count. Larger figures count as this number."""
 
 
 def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
     """Return the gauges and the tokens in the KV cache (0: not stated); None if the page is not vLLM's.
 
-    Engines behind one address (data parallel, a router) are added up, but only the fullest of their caches counts.
+    Figures of several engines behind one address (data parallel, a router) are added up. Only cache use is the
+    fullest cache's.
     """
     found: dict[bytes, float] = {}
     tokens = 0

@@ -1,7 +1,7 @@
-"""A pool of kept HTTP/1.1 connections.
+"""A pool of HTTP/1.1 connections that are kept open and reused.
 
-This is the server's hot path. For each row, a general client costs more than all other work (docs/decisions/0007).
-Most of its features must not apply here: no redirects, no cookies, no proxies, no retries.
+This is the server's hot path: for each row, a general client costs more than all other work (docs/decisions/0007).
+Most features of such a client must not apply here: no redirects, no cookies, no proxies, no retries.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = (
 IDLE_SECONDS = 4.0
 """A connection that idled longer is not reused: uvicorn, and so vLLM, closes connections after five seconds."""
 ADDRESS_SECONDS = 60.0
-"""Seconds for which the resolved addresses of a name are reused."""
+"""Seconds for which a name's resolved addresses are reused."""
 LATEST_LOOK = 1.0
-"""Seconds after its timeout within which a request is given up."""
+"""Longest seconds between two checks for overdue requests."""
 
 
 def _drop(answer: HttpAnswer) -> None:
@@ -48,9 +48,9 @@ def _drop(answer: HttpAnswer) -> None:
 
 
 class ConnectionPool:
-    """Connections to one server, for one event loop; `timeout` is for a whole request, in seconds.
+    """Connections to one server, for one event loop. `timeout` is for a whole request, in seconds.
 
-    `url` is the server's root, `http` or `https`; the system's trusted certificates apply.
+    `url` is the server's root, `http` or `https`. The system's trusted certificates apply.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class ConnectionPool:
         self._look: asyncio.TimerHandle | None = None
 
     def post(self, path: str, body: bytes | Payload) -> Coroutine[Any, Any, HttpAnswer]:
-        """POST a body and wait for the whole answer, whatever its status. Raises ExchangeError."""
+        """POST a body and wait for the whole answer. Returns an answer of any status. Raises ExchangeError."""
         payload = Payload(body) if isinstance(body, bytes) else body
         head = b"%s%d\r\n\r\n" % (self._heads.get(path) or self._head(path), len(payload.content))
         return self._exchange(head, payload)
 
     async def get(self, path: str) -> HttpAnswer:
-        """GET a page, whatever its status. Raises ExchangeError."""
+        """GET a page. Returns an answer of any status. Raises ExchangeError."""
         loop = asyncio.get_running_loop()
         head = f"GET {self._target(path)} HTTP/1.1\r\n".encode() + self._lines + b"\r\n"
         if (kept := self._idle_one(loop.time())) is not None:
@@ -116,7 +116,7 @@ class ConnectionPool:
         return answer
 
     async def close(self) -> None:
-        """Close every connection; requests in flight end with ConnectionCutError."""
+        """Close every connection. Requests in flight end with ConnectionCutError."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -136,7 +136,6 @@ class ConnectionPool:
         return target
 
     def _idle_one(self, now: float) -> UpstreamConnection | None:
-        """Return the most recently used connection; close connections that idled too long."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -156,7 +155,6 @@ class ConnectionPool:
             raise NotConnectedError(unreachable.reason(error)) from error
 
     async def _connect_to_any(self, loop: asyncio.AbstractEventLoop) -> UpstreamConnection:
-        """Return a connection to the first of the name's addresses that accepts one. Raises the last OSError."""
         if loop.time() >= self._addresses_until:
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             self._addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -180,10 +178,10 @@ class ConnectionPool:
         self._look = loop.call_later(min(LATEST_LOOK, self._timeout / 4), self._give_up_late, loop)
 
     def _give_up_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End overdue requests. One timer for all of them: one per request would cost every row time.
+        """End overdue requests, with one timer for all: a timer per request would cost every row time.
 
         A request ends only at the second check that finds it late. After a pause of this process (SIGSTOP, a machine
-        that slept), timers fire before sockets are read, and an answer that has arrived is billed: it must be read.
+        that slept), timers fire before sockets are read. An answer that has arrived is billed, so it must be read.
         """
         now = loop.time()
         for connection in [one for one in self._busy if one.deadline <= now]:

@@ -1,4 +1,4 @@
-"""One connection to an upstream and its one request: an asyncio protocol, parsed by llhttp.
+"""One connection to an upstream, for one request at a time: an asyncio protocol, parsed by llhttp.
 
 A caller must know whether a request may have reached the other side, so each failure has its own class.
 """
@@ -20,24 +20,24 @@ from orchestrator.server.memory_limits import SMALL, RoomShare
 
 MAX_HEAD_BYTES = 256 * 1024
 MOST_DIGITS = 18
-"""Most digits of a stated length; Python is slow to parse thousands of digits, and refuses more."""
+"""Maximum digits of a stated length. Python parses thousands of digits slowly, and then refuses them."""
 JOINED_BYTES = 64 * 1024
-"""Up to this length, body and head are sent in one piece; a longer body is not copied for that."""
+"""Up to this length, body and head are sent in one piece. Copying a longer body would cost more."""
 PATIENT_SECONDS = 30.0
-"""Minimum seconds for the rest of an answer after reading paused for lack of room."""
+"""Least seconds for the remainder of an answer once its room is granted."""
 NOTHING = Payload(b"")
 
 
 class ExchangeError(Exception):
-    """A request without an answer; the text says why, without the request."""
+    """A request without an answer. The text says why, and does not quote the request."""
 
 
 class NotConnectedError(ExchangeError):
-    """No connection: the request has not left."""
+    """No connection: the request was not sent."""
 
 
 class ConnectTimeoutError(NotConnectedError):
-    """No connection in time."""
+    """No connection within the time limit."""
 
 
 class ConnectionCutError(ExchangeError):
@@ -49,11 +49,11 @@ class NotHTTPError(ExchangeError):
 
 
 class NoAnswerError(ExchangeError):
-    """The answer was not complete in time."""
+    """The answer was not complete within the time limit."""
 
 
 class TooLongError(ExchangeError):
-    """The answer is longer than allowed; `status` is its status."""
+    """The answer is longer than allowed. `status` is its HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__("the answer is too long")
@@ -63,7 +63,7 @@ class TooLongError(ExchangeError):
 class HttpAnswer(Struct, frozen=True):
     """A complete answer. Header names are lower case; of a repeated header the first counts.
 
-    `place` is the room that a large body takes: the receiver must give it back.
+    `place` is the memory share of a large body. The receiver must give it back.
     """
 
     status: int
@@ -78,7 +78,7 @@ class HttpAnswer(Struct, frozen=True):
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection and its one request."""
+    """One connection, which serves one request at a time."""
 
     def __init__(self, max_body: int) -> None:
         self._max_body = max_body
@@ -107,7 +107,7 @@ class UpstreamConnection(asyncio.Protocol):
         return self._asked is not None
 
     def send(self, waiter: asyncio.Future[HttpAnswer], head: bytes, payload: Payload) -> None:
-        """Send a request; the waiter gets its answer, or an ExchangeError."""
+        """Send a request. `waiter` gets the answer or an ExchangeError."""
         self._waiter, self._payload = waiter, payload
         self._counted = UNCOUNTED
         body = payload.take()
@@ -122,7 +122,7 @@ class UpstreamConnection(asyncio.Protocol):
             payload.sent()
 
     def give_up(self, error: ExchangeError | None = None) -> None:
-        """Close the connection at once; its request, if any, ends with the error."""
+        """Close the connection at once. Its request, if any, ends with `error`."""
         self.is_open = False
         self._transport.abort()
         if error is not None:
@@ -211,7 +211,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._complete()
 
     def _need(self, size: int) -> None:
-        """Reserve room for an answer of this size; pause reading until there is room."""
+        """Reserve room for an answer of this size, and pause reading until there is room."""
         self._counted = size
         # An answer that waits for a large amount may hold a small amount, never the other way round: no deadlock.
         if self._asked is not None or (asked := self._payload.ask(size)) is None:
@@ -239,7 +239,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._place = None
 
     def _dropped(self) -> None:
-        """Release all memory held for the answer and the request."""
+        """Release all memory of the request and its answer."""
         self._body, self._payload = [], NOTHING
         if (asked := self._asked) is not None:
             self._asked = None
@@ -296,5 +296,5 @@ def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
 
 
 def _cause(error: HttpParserError) -> str:
-    """Return why parsing failed: the error of one of our callbacks if there is one, else the parser's own."""
+    """Return the message of our own callback's error if there is one, else the parser's."""
     return str(error.__context__ or error)

@@ -19,21 +19,21 @@ from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room
 
 SUSPECT_CUTS = 2
-"""After this many cut connections a row may be crashing the engine: only one such row is in flight at a time."""
+"""After this many cut connections, a row may be crashing the engine. Only one such row is in flight at a time."""
 UNREADABLE_SECONDS = 1.0
 """Seconds until a row that cannot be read is tried again."""
 NO_TRIES: Counter[AttemptFault] = Counter()
 
 
 class Work(Struct, eq=False):
-    """One request on its way: a row, or several rows packed into one.
+    """One request on its way: a row, or several rows packed into one request.
 
-    `held` is the room that its body takes in memory now. `tries` counts failed attempts by fault, `failed_on` is the
-    upstream of the last failed attempt, and `attempts` counts all attempts. `size` is the bytes of its rows. `packed`
-    are the rows of its pack, with `packed_ids`. `custom_id` is its id as JSON, once read. `line` was read ahead.
+    `held` is the memory room of its body, None if it has none now. `tries` counts failed attempts by fault, and
+    `attempts` counts all attempts. `failed_on` is the upstream of the last failed attempt. `size` is the bytes of its
+    rows. `packed` and `packed_ids` are the rows of its pack. `custom_id` is JSON, once read. `line` was read ahead.
 
-    `upstream_seconds` is its share of the upstreams' time, and `ticket` its count against an upstream's rates.
-    `refused_at` is when it was sent in the attempt that first met a refused account. `is_at_fault`: an upstream
+    `upstream_seconds` is the row's share of the upstreams' time. `ticket` is the row's count against an upstream's
+    rates. `refused_at` is when the first attempt was sent that met a refused account. `is_at_fault`: an upstream
     answered other rows after this row failed there.
     """
 
@@ -55,7 +55,7 @@ class Work(Struct, eq=False):
     ticket: Ticket | None = None
 
     def failed_by(self, fault: AttemptFault) -> int:
-        """Count a failed attempt and return how many failed by this fault."""
+        """Count a failed attempt. Return how many attempts failed by this fault."""
         if self.tries is NO_TRIES:
             self.tries = Counter()
         self.tries[fault] += 1
@@ -73,7 +73,7 @@ class Work(Struct, eq=False):
 
 
 class RowSource(Protocol):
-    """The source of rows and the receiver of their results: a running batch."""
+    """A running batch: the source of rows, and the receiver of their results."""
 
     batch_id: str
     tenant: str
@@ -89,16 +89,16 @@ class RowSource(Protocol):
         """Number of rows without a result."""
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """Return the next row for an upstream, or None if it can have no row now.
+        """Return the next row for an upstream, or None if the upstream can have no row now.
 
-        `elsewhere` says that other upstreams can take what failed on this one.
+        `elsewhere`: other upstreams can take the rows that failed on this one.
         """
 
     def give_back(self, work: Work) -> None:
         """Requeue a row."""
 
     def put_back(self, work: Work) -> None:
-        """Put back a row for which there was no room; it is taken next."""
+        """Put back a row for which there was no room. The row is taken next."""
 
     def unpack(self, work: Work) -> None:
         """Requeue the rows of a failed pack, one by one."""
@@ -110,32 +110,34 @@ class RowSource(Protocol):
         """Log that a request is about to be sent. If this raises StorageError, the request must not be sent."""
 
     def came_back(self, work: Work) -> None:
-        """Note that a request was answered without a result, or never left, so that it costs nothing."""
+        """Note that a request costs nothing: it was answered without a result, or never sent."""
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
-        """Note the task that sends a row; cancelling the task takes the row back."""
+        """Note the task that sends a row. Cancelling the task takes the row back."""
 
     def leave(self, task: asyncio.Task[None]) -> None:
         """Forget a task that was answered or cancelled."""
 
     async def read_ahead(self, work: Work) -> None:
-        """Read a long row in a thread, so that other rows are served meanwhile. Only `request_body` raises the errors
-        of this reading.
+        """Read a long row in a thread, so that other rows are served meanwhile. Only `request_body` raises errors of
+        this read.
         """
         return
 
     def request_body(self, work: Work, upstream: Upstream) -> Content:
-        """Return the body to send. Raises BodyError if it must not be sent, StorageError if it cannot be read now."""
+        """Return the body to send. Raises BodyError if the body must not be sent, StorageError if it cannot be read
+        now.
+        """
 
     def refuse(self, work: Work, fault: LineError) -> None:
-        """End a row without an answer: it must not be sent, or an internal error occurred."""
+        """End a row without an answer: the row must not be sent, or an internal error occurred."""
 
     def hold(self, reason: str) -> None:
-        """Stop asking this source for a while, because it fails to give rows."""
+        """Give no rows for a while, because giving one failed for `reason`."""
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
-        """Record a row's end: its answer, or the reason why it gets none. False if a pack must be unpacked."""
+        """Record a row's answer, or the reason why it has none. False if the row is a pack that must be unpacked."""
 
     @property
     def is_stopping(self) -> bool:
-        """True if the source's rows are no longer wanted."""
+        """True if rows of this batch are no longer sent."""

@@ -15,11 +15,11 @@ from orchestrator.server.dispatch.plan import InputRows
 from orchestrator.server.dispatch.request_header import InputLine, decode_line
 
 BLOCK_BYTES = 128 * 1024
-"""Bytes read at once if rows are sent in the file's order; a row larger than a quarter of it is read alone."""
+"""Bytes read at once if rows are sent in the file's order. A row larger than a quarter of this is read alone."""
 
 
 class Unreadable(Exception):
-    """A row cannot be read now, not even its id; the text says why. Someone may still restore the file."""
+    """A row, even its id, cannot be read now; the text says why. Someone may still restore the file."""
 
 
 class Input:
@@ -35,7 +35,9 @@ class Input:
         os.close(self._fd)
 
     def line(self, index: int) -> InputLine:
-        """Return a row's line. Raises Unreadable if a later attempt may succeed, BodyError if it must not be sent."""
+        """Return a row's line. Raises Unreadable if a later attempt may succeed, BodyError if the row must not be
+        sent.
+        """
         plan = self.plan
         if plan.faults and (fault := plan.faults.get(index)) is not None:
             raise BodyError(fault.message, fault.param, fault.code)
@@ -60,7 +62,7 @@ class Input:
             raise BodyError(f"Row {index + 1:,} of the input file {said}.", None, "invalid_json_line") from None
 
     def _read(self, index: int) -> bytes:
-        """Return a row as `InputRows.read` does; a system call costs more than all else done here for a row."""
+        """Return a row, from the last block if possible: a system call costs more than all else done for a row."""
         offsets = self.plan.offsets
         begin, end = offsets[index], offsets[index + 1]
         follows, self._next = begin == self._next, end

@@ -1,7 +1,7 @@
 """Distinguishes an upstream that fails for all rows from a row that fails by itself. Pure.
 
-A gateway whose engine is down answers every row with an error. So does a working engine that cannot handle one row.
-The difference is a success: a row is at fault if the upstream answers other rows after it failed.
+A gateway whose engine is down answers every row with an error. A working engine also answers with an error if it
+cannot handle a row. A success decides: a row is at fault if the upstream answers other rows after this row failed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
 MANY_ROWS = 10
-"""If this many rows fail and none succeeds, the upstream is at fault, however few tries each has had."""
+"""If this many rows fail and none succeeds, the upstream is at fault, however few tries each row has had."""
 SOME_ROWS = 3
 """If this many rows fail all their tries and none succeeds, the upstream is at fault."""
 
 
 class HeldRow(Protocol):
-    """A row that failed. `is_at_fault` is set once the upstream answered another row after it failed."""
+    """A row that failed. `is_at_fault`: the upstream answered another row after this row failed."""
 
     is_at_fault: bool
 
@@ -31,7 +31,7 @@ class Blame(Enum):
     """The party at fault for a failed attempt."""
 
     ROW = auto()
-    UNKNOWN = auto()  # other rows are in flight, whose outcomes will show it
+    UNKNOWN = auto()  # other rows are in flight; their outcomes will show it
     UPSTREAM = auto()
 
 
@@ -54,9 +54,9 @@ class Outage(Generic[R]):
     ) -> Blame:
         """Record a failed attempt and return who is at fault.
 
-        `is_last` says that the row has no tries left, `counts_many` that MANY_ROWS decide at once. `in_flight` is how
-        many other rows are in flight. `is_engine`: the upstream is the engine itself, so that any answer shows that
-        the engine runs.
+        `is_last`: the row has no tries left. `counts_many`: MANY_ROWS failures decide at once. `in_flight` counts the
+        other rows in flight. `is_engine`: the upstream is the engine itself, so any answer shows that the engine
+        runs.
         """
         if self.is_open:
             return Blame.UPSTREAM
@@ -79,7 +79,7 @@ class Outage(Generic[R]):
         return list(self._failed)
 
     def succeeded(self, sent_at: float) -> bool:
-        """Record a success of a row sent at `sent_at`. Returns True if it ends the outage."""
+        """Record a success of a row sent at `sent_at`. True if the success ends the outage."""
         self._has_answered = True
         if self.began is None:
             return False
@@ -103,7 +103,7 @@ NEVER = float("-inf")
 class AccountRefusal:
     """Decides whether an upstream refuses the account, by the rows that it refused and accepted.
 
-    Times are seconds of one monotonic clock; after each refusal the upstream gets no rows for `seconds`.
+    Times are seconds of one monotonic clock. After each refusal the upstream gets no rows for `seconds`.
     """
 
     __slots__ = ("_left_alone_until", "_seconds", "_taken_at", "refused_at")
@@ -114,7 +114,7 @@ class AccountRefusal:
         self.refused_at: float | None = None
         """When the refused row was sent; None if the account is not refused."""
         self._taken_at = NEVER
-        """When the latest accepted row was sent."""
+        """When the accepted row sent last was sent."""
 
     def refused(self, now: float, sent_at: float) -> None:
         """Record that the upstream refused the account for a row sent at `sent_at`."""
@@ -122,8 +122,9 @@ class AccountRefusal:
         self._left_alone_until = now + self._seconds
 
     def took(self, sent_at: float) -> bool:
-        """Record that the upstream accepted a row sent at `sent_at`. False if the refused row was sent later: then
-        the acceptance proves nothing.
+        """Record that the upstream accepted a row sent at `sent_at`.
+
+        False if the refused row was sent later: then the acceptance proves nothing.
         """
         if sent_at > self._taken_at:
             self._taken_at = sent_at
@@ -135,9 +136,9 @@ class AccountRefusal:
         return True
 
     def took_since(self, sent_at: float) -> bool:
-        """True if the upstream accepted a row sent at `sent_at` or later: then it does not refuse the account."""
+        """True if the upstream accepted a row sent at `sent_at` or later: it does not refuse the account."""
         return self._taken_at >= sent_at
 
     def pause(self, now: float) -> float:
-        """Return the seconds until the upstream may get rows again; 0 or less if it may now."""
+        """Return the seconds until the upstream may get rows again; 0 or less if it may get rows now."""
         return self._left_alone_until - now

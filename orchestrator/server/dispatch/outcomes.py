@@ -1,4 +1,4 @@
-"""The outcome of the last attempt at a row: a line of the output or error file, and its counts."""
+"""The outcome of a row's last attempt: a line of the output or error file, and its counts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ INTERNAL = LineError("internal_error", "This row failed because of an internal e
 
 
 Outcome = tuple[str, Line, TokenCounts]
-"""The file for a row's result (`output` or `error`), its line without newline, and its token counts."""
+"""The file for a row's result (`output` or `error`), the line without newline, and the tokens."""
 
 
 def outcome_of(
     custom_id: msgspec.Raw, reply: Reply, verdict: RetryVerdict, orch: batch_api.Provenance | None, stats: Stats
 ) -> Outcome:
-    """Return the outcome of a row after its last attempt, counted in its upstream's `stats`. Never raises."""
+    """Return the outcome of a row's last attempt, and count it in the upstream's `stats`. Never raises."""
     line: Line
     try:
         if verdict.action is KEEP and reply.status < 300:
@@ -48,7 +48,8 @@ def outcome_of(
         else:
             line = answer_line(custom_id, reply.status, error_body(reply), orch)
     except Exception:
-        # An internal error becomes the outcome of this one row, which then neither gets stuck nor is sent again.
+        # An internal error becomes the outcome of this one row, so that the row does not get stuck and is not sent
+        # again.
         log.exception("a row's answer could not be taken")
         line = error_line(custom_id, INTERNAL.code, INTERNAL.message, None)
     stats.failed += 1

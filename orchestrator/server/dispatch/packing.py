@@ -1,4 +1,4 @@
-"""Several rows in one request, for endpoints that take a list of inputs, and the answers split again by row. Pure.
+"""Several rows in one request, for endpoints that take a list of inputs. Splits the answers by row. Pure.
 
     row = read(endpoint, body)             None: send the row by itself
     pack = Pack(row); pack.add(other)      False: not into this pack
@@ -7,8 +7,8 @@
 No pack waits for rows: a batch has all its rows, so a pack takes the rows available now.
 
 The caller must handle failures: one bad row makes the upstream refuse a whole pack, and a row that crashes an engine
-takes its pack with it. After a 4xx, a cut connection, an answer without sense or a PackError, send the rows singly,
-so that each gets its own result. An upstream that caused a PackError will cause more: stop packing for it.
+takes its pack with it. After a 4xx, a cut connection, an unusable answer or a PackError, send the rows singly, so
+that each gets its own result. An upstream that caused a PackError will cause more: stop packing for it.
 
 `/v1/completions` takes a list of prompts too but is left out. Its usage is one sum of prompts and generated tokens,
 which cannot be split by row. And a pack there would last as long as its longest answer. `/v1/score` and `/v1/rerank`
@@ -49,7 +49,7 @@ class PackError(Exception):
 
 
 class _Shape(Struct, frozen=True):
-    """The shape of an endpoint's answers: keys of the list and of each entry, and whether inputs may be tokens."""
+    """The keys of an answer's list and of its entries. `tokens`: inputs may be lists of tokens."""
 
     items: str
     content: str
@@ -79,9 +79,9 @@ class Packable(Struct, frozen=True):
 
 
 def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
-    """Return a row in packable form, or None if it must be sent by itself; never an error.
+    """Return a row in packable form; None if it must be sent by itself. Never raises.
 
-    Rows have the same key if their bodies are equal except for `input`, and their inputs are of one kind, text or
+    Rows have the same key if their bodies are equal except for `input`, and all their inputs are texts, or all
     tokens.
     """
     shape = _SHAPES.get(endpoint)
@@ -105,9 +105,7 @@ def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
 
 
 def _inputs(given: msgspec.Raw, *, tokens: bool) -> tuple[msgspec.Raw, ...]:
-    """Return the raw inputs, all texts or all lists of tokens; empty if they are mixed or of another type, or if an
-    input is empty.
-    """
+    """Return the raw inputs, all texts or all lists of tokens; empty if they are mixed, empty or of another type."""
     is_list = memoryview(given)[0] == _BRACKET
     items = _decode_list(given) if is_list else [given]
     kinds = {memoryview(item)[0] for item in items}
@@ -121,7 +119,7 @@ def _inputs(given: msgspec.Raw, *, tokens: bool) -> tuple[msgspec.Raw, ...]:
 
 
 class Pack:
-    """Rows of one key, as many as fit; the first always fits, however large it is."""
+    """Rows of one key, as many as fit. The first row always fits, however large it is."""
 
     def __init__(self, first: Packable, *, max_inputs: int = MAX_INPUTS, max_tokens: int = MAX_TOKENS) -> None:
         self.rows = [first]
@@ -156,11 +154,11 @@ def combine(rows: Sequence[Packable]) -> bytes:
 
 
 def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
-    """Return the answer that each row of a `combine` would have had alone; embeddings keep their bytes.
+    """Return the answer that each row of a `combine` would have had alone. Embeddings keep their bytes.
 
-    Entries count from 0 in each answer, and ids get the row's place appended. An answer has only the sum of usage, so
-    it is divided: prompt tokens by the length of the inputs (exact if inputs are tokens), and all else in the same
-    proportion. The shares of a pack add up to its usage. Raises PackError unless there is one entry for each input,
+    Entries count from 0 in each answer, and ids get the row's position appended. The answer has one usage for all
+    rows, which is divided. Prompt tokens go by the length of the inputs (exact if inputs are tokens), all else in the
+    same proportion. The shares add up to the whole usage. Raises PackError unless there is one entry for each input,
     in order.
     """
     if len(rows) == 1:
@@ -217,7 +215,7 @@ def _usages(usage: dict[str, Any], rows: Sequence[Packable]) -> list[dict[str, A
 
 
 def _prompts(total: int, rows: Sequence[Packable]) -> list[int]:
-    """Return each row's share of the prompt tokens: one for each input if possible, the rest by weight."""
+    """Return each row's share of the prompt tokens: one for each input if possible, the remainder by weight."""
     counts = [len(row.inputs) for row in rows]
     if total < sum(counts):
         return shares(total, [row.weight for row in rows])
@@ -226,7 +224,7 @@ def _prompts(total: int, rows: Sequence[Packable]) -> list[int]:
 
 
 def _parts(value: Any, weights: Sequence[int]) -> list[Any]:
-    """Share out a usage, or a number in it; every row gets a copy of other values."""
+    """Share out a usage, or a number in it. Every row gets a copy of other values."""
     match value:
         case dict():
             parts = {name: _parts(each, weights) for name, each in value.items()}

@@ -1,4 +1,4 @@
-"""A request's body on its way to an upstream, and the memory room for it and its answer."""
+"""A request's body on its way to an upstream, and the memory room for the body and its answer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from asyncio import Future
 from orchestrator.server.memory_limits import RoomShare
 
 Content = bytes | memoryview
-"""A request's body; a long one may be a part of the line that it was read from."""
+"""A request's body. A long body may be a part of the line that it was read from."""
 UNCOUNTED = 64 * 1024
-"""An answer up to this length takes no room: it arrives in one piece, and the next step drops it."""
+"""An answer up to this many bytes takes no room. It arrives in one piece, and the next step drops it."""
 
 
 class Payload:
-    """A body held until it is sent. It and its answer take no room."""
+    """A body held until it is sent. Neither body nor answer takes room."""
 
     __slots__ = ("content",)
 
@@ -26,7 +26,7 @@ class Payload:
         return content
 
     def sent(self) -> None:
-        """Note that the whole body has left this process; a second call changes nothing."""
+        """Note that the whole body has left this process. A second call changes nothing."""
 
     def ask(self, size: int) -> Future[RoomShare] | None:
         """Ask for room for an answer of `size` bytes; None if answers need no room."""

@@ -28,11 +28,11 @@ _READ_BYTES = 1 << 18
 
 
 class InputRows(Struct, frozen=True):
-    """Rows of an input file by index: their positions, which of them are done, and their order.
+    """Rows of an input file by index: their positions, which are done, and their order.
 
     Row i is the bytes `offsets[i]:offsets[i + 1]`, which may end with blank lines. `faults` are rows that must not be
-    sent, and why: lines that were accepted once but would not be now. `long` are lines above `SMALL` bytes whose
-    bodies are found without decoding.
+    sent, with the reasons: lines that were once accepted and would be refused now. `long` are lines above `SMALL`
+    bytes, whose bodies are found without decoding.
     """
 
     offsets: array[int]
@@ -68,11 +68,11 @@ def make_plan(
 ) -> InputRows | list[LineError]:
     """Return the plan of an input file, or its bad lines in order (at most MAX_LINE_ERRORS).
 
-    `done` has the `key` of each row that already has its result. `in_order` keeps the file's order. A file that was
-    `accepted` before may have lines that today's rules refuse: these become the plan's `faults`, and only damaged
-    lines are errors. `cache_bytes` is the text that the smallest upstream's prefix cache holds, None if unknown.
-    `spill` is the folder for a temporary file, the system's own if None. A `key` is 64 bits that stand for a
-    custom_id; rows whose keys collide are still distinguished. Raises OSError.
+    `done` has the `key` of each row that already has its result. `in_order` keeps the file's order. An `accepted`
+    file passed the checks before: lines that today's rules refuse become `faults` of the plan, and only damaged lines
+    are errors. `cache_bytes` is the text that the smallest upstream's prefix cache holds, None if unknown. `spill` is
+    the folder for a temporary file; None means the system's. `key` maps a custom_id to 64 bits; rows whose keys
+    collide are still distinguished. Raises OSError.
     """
     sorts = can_share(endpoint) and not in_order
     with closing(Sorter(spill)) as sorter:
@@ -108,7 +108,7 @@ class _Survey:
         self._last_line = 0
 
     def read(self, path: Path, done: Iterable[int]) -> array[int]:
-        """Check the lines until there are too many errors or rows; return the keys that occur twice, sorted."""
+        """Check lines until there are too many errors or rows. Return the keys that occur twice, sorted."""
         keys = _Keys(done)
         check, sorter, key, offsets = self._check, self._sorter, self._key, self.offsets
         end = 0
@@ -145,7 +145,6 @@ class _Survey:
         return keys.twice()
 
     def all_errors(self, path: Path, twice: array[int]) -> list[LineError]:
-        """Return the file's errors by line, duplicates included. Raises OSError."""
         errors = self._errors
         if twice:
             errors |= self._duplicates(path, twice)
@@ -160,15 +159,12 @@ class _Survey:
         return []
 
     def _has_model(self, head: Head[RequestBody]) -> bool:
-        """True if a row is for the batch's model, that of the first row."""
         if self.model is None:
             self.model = head.body.model
         return head.body.model == self.model
 
     def _duplicates(self, path: Path, twice: array[int]) -> dict[int, LineError]:
-        """Return the lines that repeat an earlier custom_id, by number, up to MAX_LINE_ERRORS. Keys only narrow the
-        search: rows with different ids are never confused.
-        """
+        """Return the lines that repeat an earlier custom_id, by line number. Keys only narrow the search."""
         found: dict[int, LineError] = {}
         first_at = array("Q", bytes(8 * len(twice)))
         collided: dict[int, set[str]] = {}
@@ -197,10 +193,9 @@ class _Survey:
 
 
 class _Keys:
-    """The key of every row, in buckets: at most one bucket is held as a set."""
+    """The key of every row, in buckets. At most one bucket is held as a set."""
 
     def __init__(self, done: Iterable[int]) -> None:
-        """`done` are keys of rows that have their result."""
         self._keys = [array("Q") for _ in range(BUCKETS)]
         self._done = [array("Q") for _ in range(BUCKETS)]
         for key in done:
@@ -215,7 +210,7 @@ class _Keys:
             self._rows[bucket].append(row)
 
     def done(self, rows: int) -> bytearray:
-        """Return a byte for each row, 1 if it is done."""
+        """Return one byte for each row: 1 if the row is done."""
         marks = bytearray(rows)
         if self._rows is not None:
             for keys, numbers, done in zip(self._keys, self._rows, self._done, strict=True):
@@ -226,7 +221,6 @@ class _Keys:
         return marks
 
     def twice(self) -> array[int]:
-        """Return the keys of more than one row, sorted."""
         found = array("Q")
         for keys in self._keys:
             if len(set(keys)) < len(keys):
@@ -240,7 +234,7 @@ def _numbered(error: LineError, number: int) -> LineError:
 
 
 def _name_of(raw: bytes, error: LineError) -> str | None:
-    """Return the custom_id of a line that is intact but refused; None if the line is damaged."""
+    """Return the custom_id of a refused line; None if the line is damaged."""
     is_damaged = error.code == TOO_DEEP.code and error is not TOO_DEEP
     found = None if is_damaged else find_custom_id(raw)
     return None if found is None else msgspec.json.decode(found, type=str)

@@ -10,10 +10,10 @@ ROOT = 0
 
 
 class Tree:
-    """Nodes are prefixes of two or more rows; a row belongs to the longest prefix that it shares.
+    """Nodes are prefixes of two or more rows. A row belongs to the longest prefix that it shares.
 
-    A record has the hashes of a row's text at the given lengths, as far as the text reaches, 4 bytes each. Then comes
-    the row's number, 4 bytes. All are big endian.
+    A record begins with the hashes of a row's text at the given lengths, up to the text's length, 4 bytes each. It
+    ends with the row's number, 4 bytes. All are big endian.
     """
 
     def __init__(self, rows: int, lengths: Sequence[int]) -> None:
@@ -31,8 +31,8 @@ class Tree:
     def grow(self, blocks: Iterable[list[bytes]]) -> None:
         """Take in all records, in sorted order."""
         node_of = self._node_of
-        # The nodes on the path from the root to the previous row: how many bytes of its record each stands for, and
-        # the number of the record that it began with.
+        # The nodes on the path from the root to the previous row. Each has its length in bytes of a record, and the
+        # number of its first record.
         depths, nodes, starts = [0], [ROOT], [0]
         previous, before = b"", 0
         shared, common = 0, b""
@@ -78,17 +78,16 @@ class Tree:
         self.distinct_bytes += self._bounds[level] - self._bounds[higher]
 
     def arrange(self, wanted: Iterable[int], unshared: int) -> tuple[array[int], array[int]]:
-        """Find the order of the nodes, and return the groups of rows: their bounds, and a hash of each group's
-        prefix.
+        """Set the order of the nodes. Return the groups of rows: their bounds, and a hash of each group's prefix.
 
-        Among siblings, the node whose subtree has the earliest row in `wanted` comes first. A row may occur more than
-        once in `wanted`. Rows that share nothing are in groups of `unshared`.
+        Among siblings, the node whose subtree has the earliest row in `wanted` comes first. A row may occur in
+        `wanted` more than once. Rows that share nothing form groups of `unshared`.
         """
         first_child, next_sibling = self._children(self._by_appearance(wanted))
         sizes = array("I", bytes(4 * len(self._levels)))
         for node in self._node_of:
             sizes[node] += 1
-        # From here on, the start of each node's rows; `place` advances it.
+        # From here on: the start of each node's rows, which `place` advances.
         self._starts = sizes
         heads = array("I", bytes(4 * len(self._levels)))
         bounds, hashes = array("I"), array("I")
@@ -115,7 +114,7 @@ class Tree:
             node = next_sibling[node]
 
     def place(self, rows: Iterable[int]) -> array[int]:
-        """Return all rows in the order of their nodes; rows of one node keep the given order."""
+        """Return all rows in the order of their nodes. Rows of one node keep the given order."""
         node_of, starts = self._node_of, self._starts
         placed = array("I", bytes(4 * len(node_of)))
         for row in rows:
@@ -139,7 +138,7 @@ class Tree:
         return appeared
 
     def _children(self, appeared: array[int]) -> tuple[array[int], array[int]]:
-        """Return each node's first child and next sibling, in order of appearance; ROOT stands for none."""
+        """Return each node's first child and next sibling, in order of appearance. ROOT means none."""
         first_child = array("I", bytes(4 * len(self._levels)))
         next_sibling = array("I", bytes(4 * len(self._levels)))
         for node in reversed(appeared):
@@ -149,16 +148,13 @@ class Tree:
         return first_child, next_sibling
 
     def _head(self, node: int, heads: array[int]) -> int:
-        """Return the node whose group a node belongs to: a node above it that has more than half of its prefix.
-
-        Rows that have more than this in common are worth keeping on one upstream.
-        """
+        """Return the node whose group this node joins: an ancestor with more than half of its prefix, or itself."""
         above = heads[self._parents[node]]
         return above if self._lengths[self._levels[above]] * 2 > self._lengths[self._levels[node]] else node
 
 
 def _in_common(one: bytes, other: bytes, guess: int) -> int:
-    """Return how many bytes two records share at the beginning, in whole hashes. Their row numbers differ."""
+    """Return how many leading bytes two records share, in whole hashes. Their row numbers differ."""
     while one[:guess] != other[:guess]:
         guess -= 4
     while one[guess : guess + 4] == other[guess : guess + 4]:

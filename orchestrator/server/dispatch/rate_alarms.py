@@ -9,13 +9,13 @@ from typing import NamedTuple
 from orchestrator.server.dispatch.upstreams import Upstream
 
 TICK = 0.001
-"""Seconds to add to each timer: uvloop's are exact only to a millisecond, and a timer that rings early would be set
-again and again.
+"""Seconds added to each timer. uvloop's timers are exact only to a millisecond, and a timer that rings early would be
+set again and again.
 """
 
 
 class _Alarm(NamedTuple):
-    """The time of the next attempt; uvloop's handles do not always know it."""
+    """A timer and its time, which uvloop's handles do not always know."""
 
     when: float
     handle: asyncio.Handle
@@ -35,7 +35,7 @@ class RateAlarms:
             return True
         loop, alarm = asyncio.get_running_loop(), self._alarms.get(upstream)
         when = loop.time() + wait + TICK
-        # A row that took fewer tokens than expected lets the next one go earlier.
+        # A row that took fewer tokens than expected lets the next row go earlier.
         if alarm is None or alarm.when > when + TICK:
             self.drop(upstream)
             self._alarms[upstream] = _Alarm(when, loop.call_later(wait + TICK, self._ring, upstream))

@@ -1,11 +1,12 @@
 """Spaces requests evenly to keep an upstream's published rates, corrected by its answers. Pure.
 
-Each request occupies its time at the even rate, and nothing is sent before that time is over.
-So no minute has more requests than the limit, nor more tokens than the limit and one row (a row's tokens are known
-only afterwards). The start has no burst, and a late wake-up of up to SLACK seconds costs nothing.
+Each request takes its time at the even rate, and nothing is sent before that time is over. So no minute has more
+requests than the limit. No minute exceeds the token limit by more than one row, whose tokens are known only
+afterwards. There is no burst at the start, and a wake-up of up to SLACK seconds late costs nothing.
 
-Headers of answers correct it (`x-ratelimit-*`, `anthropic-ratelimit-*`): others may use the same account. A 429 stops
-sending for as long as the answer says, or for growing pauses. Times are seconds of the caller's clock.
+Headers of answers (`x-ratelimit-*`, `anthropic-ratelimit-*`) correct the rates, since others may use the same
+account. A 429 stops sending for as long as the answer says, or for growing pauses. Times are seconds of the caller's
+clock.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from msgspec import Struct
 MINUTE = 60.0
 SLACK = 0.25
 LONGEST_HOLD = 120.0
-"""Longest pause, in seconds, that an upstream's header can cause. After the pause, one row tries again."""
+"""Longest pause, in seconds, that an upstream's header can cause. After it, one row tries again."""
 LONGEST_PAUSE = 60.0
 LONGEST_TEXT = 100
-"""Maximum number of characters of a time in a header; a pattern would backtrack over endless digits."""
+"""Maximum characters of a time in a header. A pattern would backtrack over endless digits."""
 LEAST_TOLD = 1.0
-"""A stated limit below this rate per minute is ignored."""
+"""Stated limits below this rate per minute are ignored."""
 
 _UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
@@ -34,7 +35,7 @@ _FAMILIES = ("x-ratelimit-{part}-{what}", "anthropic-ratelimit-{what}-{part}")
 
 
 class AnnouncedRate(Struct, frozen=True):
-    """One rate as an answer states it: the limit, what remains, and the seconds until the full limit remains."""
+    """One rate as an answer states it: the limit, the amount left, and the seconds until the full limit is free."""
 
     limit: float | None = None
     remaining: float | None = None
@@ -42,14 +43,14 @@ class AnnouncedRate(Struct, frozen=True):
 
 
 class Standings(Struct, frozen=True):
-    """Both rates, as an answer states them."""
+    """The rates that an answer states."""
 
     requests: AnnouncedRate
     tokens: AnnouncedRate
 
 
 class Ticket(Struct, frozen=True):
-    """A request's counted tokens, and the totals counted so far, including it."""
+    """A request's counted tokens, and the totals up to and including this request."""
 
     tokens: int
     requests_by_then: float
@@ -57,14 +58,14 @@ class Ticket(Struct, frozen=True):
 
 
 class _Limit:
-    """A limit per minute: the lower of what was set and what the upstream stated; None if neither is known."""
+    """A limit per minute: the lower of the configured and the stated limit; None if neither is known."""
 
     __slots__ = ("_set", "_told", "counted", "free_at")
 
     def __init__(self, per_minute: float | None) -> None:
         self.counted = 0.0
         self.free_at = -math.inf
-        """When all counted requests have had their time."""
+        """End of the time that the counted requests take."""
         self._set = per_minute
         self._told: float | None = None
 
@@ -82,12 +83,12 @@ class _Limit:
             self.free_at = max(self.free_at, now - SLACK) + seconds
 
     def correct(self, more: float) -> None:
-        """Correct an earlier count by this difference. An absurd usage delays rows by at most LONGEST_HOLD."""
+        """Add a difference to an earlier count. An absurd usage delays rows by at most LONGEST_HOLD."""
         if (limit := self.per_minute) is not None:
             self.free_at += min(_seconds(more, limit), LONGEST_HOLD)
 
     def told(self, now: float, said: AnnouncedRate, since: float, amount: float) -> None:
-        """Apply an answer's figures. `since` was counted after that request; `amount` is for the next request."""
+        """Apply an answer's figures. `since` was counted after its request; `amount` is for the next request."""
         stated = said.limit if said.limit is not None and said.limit >= LEAST_TOLD else None
         if stated is not None:
             if self.per_minute is None:
@@ -106,7 +107,7 @@ class _Limit:
 
 
 class RateLimiter:
-    """Decides when the next row may go to an upstream. A limit of None is learned from headers, if stated."""
+    """Decides when the next row may go to an upstream. A limit of None comes from headers, if they state one."""
 
     def __init__(self, requests_per_minute: int | None = None, tokens_per_minute: int | None = None) -> None:
         self._requests = _Limit(requests_per_minute)
@@ -138,13 +139,13 @@ class RateLimiter:
         }
 
     def take(self, now: float, tokens: int) -> Ticket:
-        """Count a request that goes now and takes about this many tokens; requests that may not wait count too."""
+        """Count a request that goes now and takes about `tokens`. Requests that may not wait count too."""
         self._requests.count(now, 1)
         self._tokens.count(now, tokens)
         return Ticket(tokens, self._requests.counted, self._tokens.counted)
 
     def settle(self, ticket: Ticket, tokens: int) -> None:
-        """Correct a request's count to the tokens that it really took."""
+        """Correct a request's count to the tokens that it took."""
         self._tokens.correct(tokens - ticket.tokens)
 
     def told(self, now: float, ticket: Ticket, said: Standings) -> None:
@@ -154,10 +155,10 @@ class RateLimiter:
         self._tokens.told(now, said.tokens, since, max(1, ticket.tokens))
 
     def refused(self, now: float, sent_at: float, retry_after: float | None, pause: float) -> None:
-        """Note that a request sent at `sent_at` was one too many (429).
+        """Note that the upstream refused a request sent at `sent_at` as one too many (429).
 
-        Nothing is sent for as long as the answer says, and for at least `pause` seconds, doubled for every refusal
-        since the last good answer. Requests that were in flight together count as one.
+        Nothing is sent for as long as the answer says, and for at least `pause` seconds. `pause` doubles with every
+        refusal since the last good answer. Refusals of requests that were in flight together count as one.
         """
         if sent_at >= self._refused_at:
             self._refused_at = now
@@ -174,8 +175,8 @@ class RateLimiter:
 def read_standings(header: Callable[[str], str | None], now: datetime) -> Standings | None:
     """Return the rates that an answer's headers state, or None.
 
-    `header` returns a header's text by its lower-case name. `now` is the time of day (aware), as some headers state
-    the time at which all of a limit is available again.
+    `header` returns a header's text by its lower-case name. `now` is the time of day (aware). Some headers state when
+    the full limit is available again.
     """
     for family in _FAMILIES:
         requests, tokens = (_read_standing(family, what, header, now) for what in ("requests", "tokens"))
@@ -195,7 +196,7 @@ def _read_standing(family: str, what: str, header: Callable[[str], str | None], 
 
 
 def reset_seconds(text: str | None, now: datetime) -> float | None:
-    """Parse the seconds until a reset, given as `1s`, `6m0s`, `120ms`, plain seconds or a time (RFC 3339)."""
+    """Parse the seconds until a reset: `1s`, `6m0s`, `120ms`, plain seconds or a time (RFC 3339)."""
     if text is None or len(text) > LONGEST_TEXT:
         return None
     if (number := _number(text)) is not None:
@@ -221,5 +222,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds(amount: float, per_minute: float) -> float:
-    """Return the time that an amount takes at the even rate. A minute counts SLACK longer: delays may be made up."""
+    """Return the seconds an amount takes. A minute counts SLACK longer, because late sends may catch up by SLACK."""
     return amount * (MINUTE + SLACK) / per_minute

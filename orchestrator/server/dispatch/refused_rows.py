@@ -1,4 +1,4 @@
-"""Rows that an upstream refused or failed and that will be retried: they explain why a batch is slow."""
+"""Rows that an upstream refused or failed and that will be retried. They explain why a batch is slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FailedAttempt(Struct, frozen=True):
     """The latest failed attempt at a row that will be retried.
 
     `tries` counts the attempts that failed by this fault, of at most `most_tries` (None: no limit). `status` is
-    HTTP's, or 0 without an answer. The next attempt is due at `due`, in seconds of the upstream's clock.
+    HTTP's, or 0 without an answer. The next attempt is at `due`, in seconds of the upstream's clock.
     """
 
     upstream: Upstream
@@ -43,7 +43,7 @@ class RefusedRows:
         self._attempts.pop(work, None)
 
     def prune(self) -> None:
-        """Drop the rows of batches that stop."""
+        """Drop the rows of batches that are stopping."""
         for work in [work for work in self._attempts if work.source.is_stopping]:
             del self._attempts[work]
 

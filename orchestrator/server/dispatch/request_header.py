@@ -1,9 +1,8 @@
-"""The parts of a row that the plan reads: one decode instead of the two of `request_lines.check_line`, without
-copies.
+"""The parts of a row that the plan reads, decoded once and without copies.
 
-Anything not plainly good is left to `check_line`, which reports the error. The position of a long row's body is
-kept with a checksum, so that the row is sent without being decoded again: the JSON decoder reads past 30 MB of
-brackets in 0.1 s or more, and no other thread runs meanwhile.
+`request_lines.check_line` decodes a line twice. It still handles, and reports, every line that is not plainly good. A
+long row's body is kept as a position and a checksum, so that the row is sent without a second decoding. The JSON
+decoder takes 0.1 s or more for 30 MB of brackets, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class RequestBody(msgspec.Struct, gc=False):
 
     @property
     def text(self) -> bytes | memoryview:
-        """The text that the model reads first, in the order of a chat template: raw JSON."""
+        """The text that the model reads first, as raw JSON in the order of a chat template."""
         return b""
 
     @property
@@ -39,7 +38,7 @@ class RequestBody(msgspec.Struct, gc=False):
 
     @property
     def is_plain(self) -> bool:
-        """True if `check_line` would find nothing to examine in it."""
+        """True if `check_line` would find nothing to object to in this body."""
         return not self.stream and 0 < len(self.model) <= LONGEST_MODEL
 
 
@@ -113,14 +112,14 @@ class Head(msgspec.Struct, Generic[B], gc=False):
 
 
 class InputLine(msgspec.Struct):
-    """A request line that was checked before: its id goes unchanged into the result, its body to the upstream."""
+    """A checked request line. Its id goes unchanged into the result, its body to the upstream."""
 
     custom_id: msgspec.Raw
     body: msgspec.Raw
 
 
 class LongRow(msgspec.Struct, frozen=True):
-    """A long line that was checked: its id, its body's bytes `begin:end`, its length and checksum."""
+    """A long checked line: its id, its body's bytes `begin:end`, its length and checksum."""
 
     custom_id: msgspec.Raw
     begin: int
@@ -144,7 +143,7 @@ _MOST_TRIES = 8
 
 
 def long_row(raw: bytes, head: Head[RequestBody]) -> LongRow | None:
-    """Return where a checked line's body stands; None unless nearly all of the line is one field of its body.
+    """Return the position of a checked line's body. None unless one field of the body is nearly the whole line.
 
     Only the line without that field is decoded.
     """
@@ -175,7 +174,7 @@ _BODIES: dict[str, type[RequestBody]] = {
     "/v1/completions": _Completion,
     "/v1/responses": _Response,
 }
-"""By endpoint: bodies whose rows can share a prefix in an upstream's cache."""
+"""Bodies of the endpoints whose rows can share a prefix in an upstream's cache."""
 
 
 def can_share(endpoint: str) -> bool:
@@ -184,7 +183,7 @@ def can_share(endpoint: str) -> bool:
 
 
 def reader(endpoint: str) -> Callable[[bytes], Head[RequestBody] | LineError]:
-    """Return a reader of lines of a batch for this endpoint; it refuses exactly what `check_line` refuses."""
+    """Return a reader of a batch's lines for this endpoint. It refuses exactly the lines that `check_line` does."""
     body, short = _BODIES.get(endpoint, RequestBody), short_url(endpoint)
     decode: Callable[[bytes], Head[RequestBody]] = json_decoder(Head[body]).decode  # type: ignore[valid-type]
 

@@ -1,4 +1,4 @@
-"""The lines of result files: an answer's bytes unchanged, and errors in OpenAI's form."""
+"""The lines of result files: an answer's unchanged bytes, or an error in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ IN_DOUBT = "It was sent before and got no answer, so it may be billed anyway."
 _encode = msgspec.json.encode
 
 
-# Ids consist of a random part for the process and a number: asking the kernel for each id would cost more than the
-# rest of the line.
+# An id is a random part for the process and a number. Asking the kernel for each id would cost more than all else in
+# the line.
 _PREFIX = os.urandom(8).hex().encode()
 _NEWLINE, _RETURN = b"\n\r"
-"""Characters as numbers: searching bytes for a bytes object makes Python raise and drop an error first."""
+"""Numbers, because Python searches bytes for a bytes object more slowly: it first raises and drops an error."""
 _HEAD, _REQUEST_ID = b'{"id":"batch_req_' + _PREFIX, b',"request_id":"' + _PREFIX
 _numbers = count()
 
@@ -54,9 +54,9 @@ def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: ba
 def unfinished_line(
     custom_id: msgspec.Raw | bytes, code: str, message: str, seconds: float, doubts: int, options: BatchOptions
 ) -> bytes:
-    """Return the result line of a row that had none at its batch's end, after `seconds` at an upstream.
+    """Return the result line of a row without an answer at its batch's end. It spent `seconds` at upstreams.
 
-    `doubts` is how often it was sent, unanswered, to an upstream that bills.
+    `doubts` counts the row's unanswered sends to an upstream that bills.
     """
     orch = None
     if options.provenance and (seconds or doubts):
@@ -69,7 +69,7 @@ def _extension(orch: batch_api.Provenance | None) -> bytes:
 
 
 def error_body(reply: Reply) -> bytes:
-    """Return an upstream's error body in OpenAI's form, whatever its own form."""
+    """Return an upstream's error body, of any form, in OpenAI's form."""
     words = read_error(reply.body)
     message = words.message or f"The upstream answered with status {reply.status} and no reason."
     code = words.code or ("context_length_exceeded" if words.is_context_too_long else None)

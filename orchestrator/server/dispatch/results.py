@@ -19,14 +19,14 @@ from orchestrator.server.memory_limits import RoomShare
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
-"""Lines are joined to pieces of about this size; a longer line is written by itself."""
+"""Lines are joined to pieces of about this size. A longer line is written by itself."""
 GROUP_SECONDS = 0.02
 RETRY_SECONDS = 1.0
 _placed_bytes = attrgetter("placed_bytes")
 
 
 class LongLine:
-    """A line without newline, in pieces that are written as they are: joining them would copy a long body."""
+    """A line without newline, in pieces. They are written separately, because joining them would copy a long body."""
 
     __slots__ = ("_size", "pieces")
 
@@ -35,7 +35,6 @@ class LongLine:
         self._size = sum(map(len, pieces))
 
     def __len__(self) -> int:
-        """Return the bytes of the line."""
         return self._size
 
 
@@ -44,9 +43,9 @@ Line = bytes | LongLine
 
 
 class ResultFile:
-    """One append-only file. `report` is called on the event loop with the rows that have become durable.
+    """One append-only file. `report` gets the notes of rows that have become durable, on the event loop.
 
-    Until then, a row's note stays in `notes` beside its line; both belong to the event loop, and only `append` runs
+    Until then, `lines` and `notes` hold each row's line and note. Both belong to the event loop; only `append` runs
     in the writer's thread.
     """
 
@@ -65,7 +64,7 @@ class ResultFile:
         self._is_torn = False
 
     def append(self, *pieces: bytes) -> None:
-        """Write and sync, or leave the file as it was. Raises OSError (disk full, file-size limit)."""
+        """Write and sync, or leave the file as it was. Raises OSError, for example for a full disk."""
         if self._is_torn:
             self._mend()
         try:
@@ -94,7 +93,7 @@ class ResultFile:
 class Writer:
     """Makes result lines durable in groups. `problem` is the reason why it cannot write now, or None.
 
-    Everything but the writing itself happens on the event loop that created it.
+    Only the writing itself leaves the event loop that created the writer.
     """
 
     def __init__(self) -> None:
@@ -107,7 +106,7 @@ class Writer:
         self.is_full = False
         """True if no more results should be produced until some are written.
 
-        Lines with a room share do not count: their room bounds them, and they must not hold up other tenants.
+        Lines with a room share do not count. Their room limits them, and they must not hold up other tenants.
         """
         self._wake = asyncio.Event()
         self._closing = asyncio.Event()
@@ -115,7 +114,7 @@ class Writer:
         self.task = asyncio.create_task(self._run())
 
     def put(self, file: ResultFile, line: Line, note: object, place: RoomShare | None = None) -> None:
-        """Queue one line (without newline); `file.report` gets its `note` once it is durable.
+        """Queue one line (without newline). `file.report` gets `note` once the line is durable.
 
         `place` is the line's room share until then.
         """
@@ -134,7 +133,7 @@ class Writer:
             self.is_full = True
 
     async def close(self) -> None:
-        """Write what is queued, unless the disk refuses, and end."""
+        """Write the queued lines, unless the disk refuses, and end."""
         self._closing.set()
         self._wake.set()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -163,7 +162,7 @@ class Writer:
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     async def _write(self, file: ResultFile) -> str | None:
-        """Write a file's waiting lines; return why some could not be written, or None."""
+        """Write a file's waiting lines. Return why some could not be written, or None."""
         del self._waiting[file]
         lines, notes = file.lines, file.notes
         places, file.places = file.places, []
@@ -189,11 +188,11 @@ class Writer:
 
 
 def _nothing() -> None:
-    """Do nothing: the default of `on_room`."""
+    pass
 
 
 def _pieces(lines: list[Line]) -> list[bytes]:
-    """Return lines with newlines, short ones joined: many small writes cost more than copies."""
+    """Join short lines: many small writes cost more than copies."""
     pieces: list[bytes] = []
     short: list[bytes] = []
     size = 0
@@ -215,7 +214,7 @@ def _parts(line: Line) -> tuple[bytes, ...]:
 
 
 def _append(file: ResultFile, lines: list[Line]) -> tuple[int, OSError | None]:
-    """Write lines together, or as many as the disk accepts; return how many are durable, and the error."""
+    """Write lines together, or as many as the disk accepts. Return how many are durable, and the error."""
     try:
         file.append(*_pieces(lines))
     except OSError as error:

@@ -38,7 +38,7 @@ ANSWER, KEEP = End.ANSWERED, Action.KEEP
 
 
 class UpstreamRefusal(StrEnum):
-    """Refusals of an upstream that only a person can end."""
+    """The kinds of refusal that only a person can end."""
 
     KEY = "key"
     ACCOUNT = "account"  # its credit, its rights, or a key by the words of a message
@@ -50,7 +50,7 @@ def key_refusal(status: int) -> UpstreamRefusal | None:
 
 
 class RetryVerdict(Struct, frozen=True):
-    """An action and its reason; `overload` tells the concurrency limiter to send less."""
+    """An action and its reason. `delay` is in seconds; `overload` tells the concurrency limiter to send less."""
 
     action: Action
     reason: str = ""
@@ -59,7 +59,7 @@ class RetryVerdict(Struct, frozen=True):
 
 
 class AttemptFault(StrEnum):
-    """Faults of an attempt; a row's tries are counted for each fault separately."""
+    """Faults of an attempt. A row's tries are counted for each fault separately."""
 
     OVERLOAD = "overload"
     SERVER_ERROR = "server_error"
@@ -78,7 +78,7 @@ MAX_TRIES = {
     AttemptFault.ABORTED: 4,
 }
 SHARED_FAULTS = frozenset({AttemptFault.OVERLOAD, AttemptFault.SERVER_ERROR, AttemptFault.ABORTED})
-"""Faults of an upstream that is down behind a gateway, but also of a row that it cannot handle."""
+"""Faults with two possible causes: an upstream that is down behind a gateway, or a row that it cannot handle."""
 MAX_DELAY = 30.0
 TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
 OVERLOAD = frozenset({429, 503, 529})
@@ -89,7 +89,7 @@ GATEWAY = frozenset({502, 504, 520, 524})
 
 
 def fault_of(end: End, status: int) -> AttemptFault | None:
-    """Return the fault of an attempt; None if it succeeded, or says nothing about the row."""
+    """Return the fault of an attempt; None if the attempt succeeded, or says nothing about the row."""
     match end:
         case End.ANSWERED:
             if status in OVERLOAD:
@@ -115,7 +115,7 @@ def leaves_doubt(end: End, status: int) -> bool:
 
 
 def account_problem(status: int, body: bytes) -> str | None:
-    """Return why an upstream refuses the account, or None, without any text of its answer."""
+    """Return why an upstream refuses the account, or None. The reason does not quote the answer."""
     words = read_error(body)
     match status:
         case 401 if not refuses_request(status, words):
@@ -129,7 +129,7 @@ def account_problem(status: int, body: bytes) -> str | None:
 
 
 def possible_account_problem(status: int, body: bytes) -> str | None:
-    """Return why an upstream may refuse the account, by the words of its message, which may also quote a row."""
+    """Return why an upstream may refuse the account, judged by its error message, which may also quote a row."""
     if not 400 <= status < 500:
         return None
     words = read_error(body)
@@ -150,11 +150,11 @@ def judge(
     account: str | None = None,
     is_refused: bool = False,
 ) -> RetryVerdict:
-    """Judge the `tries`-th attempt (from 1) of a row to fail by this fault.
+    """Judge the `tries`-th attempt (from 1) of a row that failed by this fault.
 
-    `base` is the first delay in seconds. With `paid`, an overload is about capacity or a quota and is retried without
-    limit. `account` is the `account_problem`, if the upstream refuses the account and not the row. `is_refused` says
-    that the answer refuses the request, whatever its status.
+    `base` is the first delay in seconds. A `paid` upstream's overload is about capacity or a quota, and is retried
+    without limit. `account` is the `account_problem`, if the upstream refuses the account and not the row.
+    `is_refused`: the answer refuses the request, whatever its status.
     """
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:

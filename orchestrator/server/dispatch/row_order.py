@@ -1,10 +1,10 @@
-"""The order in which a batch's rows are sent: rows that share a long prefix together, over the whole batch.
+"""The order in which a batch's rows are sent. Rows that share a long prefix go together, over the whole batch.
 
-A row is known by the rolling hash of its text at growing lengths. Sorted by these hashes, rows with a common prefix
-are neighbours, and shared prefixes form a tree. Rows are sent in a walk over this tree. Between equal choices the
-file's order decides, so that results come roughly in that order too.
+Hashes of a row's text at growing lengths stand for the row. Sorted by these hashes, rows with a common prefix are
+neighbours, and shared prefixes form a tree. Rows are sent in a walk over this tree. Equal choices follow the file's
+order, so results come roughly in that order too.
 
-Memory is bounded: the sorted records are spilled to a temporary file, and the tree is kept in arrays.
+Memory is bounded: sorted records go to a temporary file, and arrays hold the tree.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from msgspec import Struct, field
 from orchestrator.server.dispatch.prefix_tree import Tree
 
 LENGTHS = (256, 512, *(int(1024 * 2 ** (step / 2)) for step in range(15)))
-"""Prefix lengths in bytes: 256, 512, 1024, 1448, 2048 ... 128 KiB. Long lengths have two steps per doubling, so that
-a document after a long system prompt is still recognized as shared.
+"""Prefix lengths in bytes: 256, 512, 1024, 1448, 2048 ... 128 KiB. Two steps per doubling from 1024 on, so that a
+document after a long system prompt is still recognized as shared.
 """
 MIN_GAIN = 0.03
-"""If rows share less than this fraction of their text, reordering gains nothing, and rows keep the file's order."""
+"""Least share of the text that rows must have in common. Below it, reordering gains nothing, and rows keep the file's
+order.
+"""
 FREE_CACHE = 0.8
-"""Share of an upstream's cache for prefixes; the rest holds the parts of rows that no other row shares."""
+"""Share of an upstream's cache for shared prefixes. The remainder holds the parts that rows do not share."""
 LONG = 4
-"""A row is long if it may generate this many times as much as the median row."""
+"""A row is long if its token limit is this many times the median row's."""
 FEW = 1 / 8
-"""Long rows go before all others if at most this share of the rows is long."""
+"""Long rows go first if they are at most this share of the rows."""
 RUN_ROWS = 65_536
 BLOCK_ROWS = 1_024
 UNSHARED = 64
@@ -52,10 +54,10 @@ _UNKNOWN = 63
 class RowOrder(Struct, frozen=True):
     """The order in which rows are sent, and why.
 
-    `rows` has the row indexes in this order, or is None for the file's order. `bounds` are positions in it: group i,
-    rows with a common prefix, is `bounds[i]:bounds[i + 1]`, and `hashes[i]` stands for the prefix, the same in every
-    batch. Without groups, no shared prefix affects the choice of upstream. `predicted_hit` is the least share of
-    the text, 0 to 1, that prefix caches save in this order.
+    `rows` has the row indexes in sending order, or is None for the file's order. `bounds` are positions in this
+    order. Group i has rows with a common prefix: `bounds[i]:bounds[i + 1]`. `hashes[i]` stands for the prefix, and is
+    the same in every batch. Without groups, prefixes do not affect the choice of upstream. `predicted_hit` is the
+    least share of the text, from 0 to 1, that prefix caches save in this order.
     """
 
     reason: str
@@ -69,7 +71,7 @@ class Sorter:
     """Takes the rows of a file one by one and finds their order."""
 
     def __init__(self, folder: Path | None = None, run_rows: int = RUN_ROWS) -> None:
-        """Above `run_rows` rows an unnamed temporary file is written to `folder` (None: the system's own)."""
+        """Above `run_rows` rows, records go to an unnamed temporary file in `folder`; None is the system's folder."""
         self._folder = folder
         self._run_rows = run_rows
         self._records: list[bytes] = []
@@ -84,15 +86,15 @@ class Sorter:
             self._spilled.close()
 
     def add(self, text: bytes | memoryview, most_tokens: Any) -> None:
-        """Add the next row: the text that the model reads first, and its token limit. Raises OSError."""
+        """Add the next row: the text that the model reads first, and the row's token limit. Raises OSError."""
         size = len(text)
         crc = 0
         values: list[int] = []
         for span in _SPANS[bisect_right(LENGTHS, size)]:
             crc = crc32(text[span], crc)
             values.append(crc)
-        # The row's number ends the record after the hashes. It is unique, so what two records have in common at the
-        # beginning is what both rows have, even if one of them is short.
+        # The row's unique number ends the record. So records agree only where both rows have the same text, even if
+        # one row is short.
         self._records.append(_packs[len(values)](*values, len(self._limits)))
         self._limits.append(min(most_tokens.bit_length(), _UNKNOWN - 1) if type(most_tokens) is int else _UNKNOWN)
         self._text_bytes += size
@@ -146,7 +148,6 @@ class Sorter:
         return RowOrder(reason, share, rows, bounds, hashes)
 
     def _by_limit(self) -> Iterator[int]:
-        """Yield all rows, highest limit first, otherwise in the file's order."""
         for limit in range(_UNKNOWN, -1, -1):
             yield from self._having(limit)
 
@@ -158,7 +159,7 @@ class Sorter:
             row = limits.find(limit, row + 1)
 
     def _long(self) -> array[int]:
-        """Return the few rows that may generate far more than most: started last, they would hold up a batch."""
+        """Return the few rows that may generate far more than most. Started last, they would hold up the batch."""
         rows = len(self._limits)
         counts = [self._limits.count(limit) for limit in range(_UNKNOWN + 1)]
         middle = bisect_right(list(accumulate(counts)), rows // 2)
@@ -168,7 +169,6 @@ class Sorter:
         return array("I", chain.from_iterable(self._having(limit) for limit in reversed(longer)))
 
     def _spill(self) -> None:
-        """Write the records as a sorted run of blocks."""
         if self._spilled is None:
             self._spilled = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - close() closes it
         self._records.sort()
@@ -181,7 +181,6 @@ class Sorter:
         self._records.clear()
 
     def _sorted(self) -> Iterator[list[bytes]]:
-        """Yield all records in order, in lists."""
         if not self._runs:
             self._records.sort()
             yield self._records
@@ -193,7 +192,7 @@ class Sorter:
 
 
 def _merged(file: BinaryIO, runs: list[int]) -> Iterator[list[bytes]]:
-    """Yield the records of sorted runs in order, in lists, holding at most one block of each run.
+    """Yield the records of sorted runs in order, with at most one block of each run in memory.
 
     Python's sort detects the runs in its input and merges them, faster than a loop here.
     """

@@ -1,11 +1,11 @@
 """The log of rows sent to an upstream that bills every request, so that no kill loses a billed row.
 
-Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process loses no entry; a
-power cut may lose the last seconds, as the file is not synced. A row that was sent more often than answered is in
-doubt once for each missing answer: it may have been carried out and billed.
+Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process loses no entry. A
+power cut may lose the last seconds, because the file is not synced. A row is in doubt once for each time it was sent
+and got no answer: the request may have been carried out and billed.
 
-An answer that is not a result (a 429, a 500) is logged too, as it removes the doubt. A result is not: its line
-removes the doubt once it is durable, and until then the row is in doubt.
+An answer that is not a result (a 429, a 500) is logged too, because it removes the doubt. A result is not logged: its
+line removes the doubt once it is durable. Until then, the row is in doubt.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _READ_BYTES = _RECORD << 16
 
 
 def read_doubts(path: Path, rows: int) -> bytearray:
-    """Return how often each row is in doubt, by the log at `path`; 0 if there is no log. Raises OSError."""
+    """Return how often each row is in doubt, by the log at `path`; all 0 without a log. Raises OSError."""
     doubts = bytearray(rows)
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while data := file.read(_READ_BYTES):
             for record in array("I", data[: len(data) - len(data) % _RECORD]):
                 row = (record & ~_ANSWERED) - 1
-                # Rows count from 1, so that zeros, which a power cut leaves of a write, are not a row.
+                # Rows count from 1: a power cut may leave zeros in place of a write, and these must not name a row.
                 if not 0 <= row < rows:
                     continue
                 if record & _ANSWERED:
@@ -43,7 +43,7 @@ def read_doubts(path: Path, rows: int) -> bytearray:
 
 
 class SendLog:
-    """A batch's send log; `doubts` comes from `read_doubts`. Raises OSError if it cannot be opened."""
+    """A batch's send log. `doubts` comes from `read_doubts`. Raises OSError if the log cannot be opened."""
 
     def __init__(self, path: Path, doubts: bytearray) -> None:
         self._doubts = doubts
@@ -55,17 +55,17 @@ class SendLog:
         os.close(self._fd)
 
     def doubts(self, row: int) -> int:
-        """Return how often a row was sent without a known answer, counting sends in flight."""
+        """Return how many sends of a row have no known answer, including sends in flight."""
         return self._doubts[row]
 
     def leave(self, rows: Sequence[int]) -> None:
-        """Log that these rows are about to be sent. Raises OSError, and then they must not be sent."""
+        """Log that these rows are about to be sent. If this raises OSError, they must not be sent."""
         self._append(rows, 0)
         for row in rows:
             self._doubts[row] += self._doubts[row] < MOST
 
     def take_back(self, rows: Sequence[int]) -> None:
-        """Log that these rows never left, or were answered without a result."""
+        """Log that these rows were never sent, or were answered without a result."""
         for row in rows:
             self.answered(row)
         with contextlib.suppress(OSError):  # the disk is full: after a kill the row counts as in doubt

@@ -7,11 +7,11 @@ from bisect import bisect_left
 from msgspec import Struct, field
 
 BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper bounds of the latency buckets in seconds; one more bucket is open."""
+"""Upper bounds of the latency buckets in seconds. One more bucket is open."""
 
 
 class Latencies(Struct):
-    """A histogram: how many took up to each of BOUNDS (the last bucket is open), and their sum in seconds."""
+    """A histogram: the number of latencies per bucket of BOUNDS (the last is open), and their sum in seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
@@ -46,8 +46,9 @@ class Stats(Struct):
 class TimeShare:
     """The time of one upstream, shared equally by its rows in flight.
 
-    The shares of all rows add up to `busy_seconds`, however many ran together. `rows` are in flight now. A row's
-    share is the advance of the shared clock while it is in flight; times are seconds of one monotonic clock.
+    The shares of all rows add up to `busy_seconds`, however many ran together. `rows` counts the rows in flight now.
+    A row's share is the advance of the shared clock while the row is in flight. Times are seconds of one monotonic
+    clock.
     """
 
     __slots__ = ("_at", "_share", "busy_seconds", "rows")
@@ -59,7 +60,7 @@ class TimeShare:
         self._share = 0.0
 
     def step(self, now: float, more: int = 0) -> float:
-        """Return the shared clock; from now on, this many more rows are in flight."""
+        """Return the shared clock, and add `more` rows in flight from now on."""
         if rows := self.rows:
             passed = now - self._at
             self._share += passed / rows

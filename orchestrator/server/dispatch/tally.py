@@ -13,7 +13,7 @@ from orchestrator.core.batch_api import JSON_ERRORS, ResultLine
 
 
 class Note(Struct, frozen=True, gc=False):
-    """Facts that the tally needs about a row whose line is being written."""
+    """Facts about a row for the tally, kept while the row's line is written."""
 
     succeeded: bool
     tokens: TokenCounts
@@ -21,7 +21,7 @@ class Note(Struct, frozen=True, gc=False):
 
 
 def note_of(row: ResultLine, *, succeeded: bool) -> Note:
-    """Return the note for a line of a result file; a damaged answer counts no tokens."""
+    """Return the note for a line of a result file. A damaged answer counts no tokens."""
     tokens = NO_TOKENS
     if succeeded and row.response is not None:
         with suppress(*JSON_ERRORS):
@@ -30,7 +30,7 @@ def note_of(row: ResultLine, *, succeeded: bool) -> Note:
 
 
 class Tally:
-    """Counts of a batch's results, updated as rows become durable."""
+    """Counts of a batch's results. A row counts once its line is durable."""
 
     def __init__(self) -> None:
         self.completed = 0

@@ -1,4 +1,4 @@
-"""Removes what a kill left in a result file when it is next read: half a line, or a line that is not JSON."""
+"""Removes lines that a kill left incomplete in a result file: half a line, or a line that is not JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.request_lines import lines
 
 LONGEST_LINE = MAX_LINE_BYTES + 64 * 1024
-"""An answer's line is at most as long as a request's; an error's line may hold an id as long as a request."""
+"""An answer's line is at most as long as a request's. An error's line may hold an id as long as a request."""
 
 _decode = json_decoder(ResultLine).decode
 
 
 def recover(path: Path) -> Iterator[ResultLine]:
-    """Yield each row of a result file, and remove what a kill left behind: half a line, or a line that is not JSON.
+    """Yield each row of a result file, and remove lines that a kill left incomplete.
 
     A missing file has no rows. Raises OSError.
     """
@@ -39,12 +39,12 @@ def recover(path: Path) -> Iterator[ResultLine]:
 
 
 def is_expired(row: ResultLine) -> bool:
-    """True if a row expired with its batch's window."""
+    """True if a row got no answer before its batch's window ended."""
     return isinstance(row.error, dict) and row.error.get("code") == "batch_expired"
 
 
 def cut_torn_tail(path: Path) -> None:
-    """Cut the bytes after the last newline: a line is durable with its newline or not at all."""
+    """Cut the bytes after the last newline. A line is durable with its newline or not at all."""
     with path.open("rb+") as file:
         end = _end_of_lines(file)
         if end < file.seek(0, os.SEEK_END):

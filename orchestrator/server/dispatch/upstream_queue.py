@@ -1,8 +1,8 @@
-"""Decides which row an upstream gets next: rows that share a prefix stay on one upstream. Pure.
+"""Decides which row an upstream gets next. Rows that share a prefix stay on one upstream. Pure.
 
-Every group of rows with a common prefix has a home among the upstreams: rendezvous hashing of the prefix gives the
+Every group of rows with a common prefix has a home among the upstreams. Rendezvous hashing of the prefix gives the
 same home in the next batch. An upstream without rows takes over from the end of the longest queue: a group, or half
-the rest of its last group. So fast upstreams do more, and no row waits for a slow or dead upstream.
+of its last group's remaining rows. So fast upstreams do more, and no row waits for a slow or dead upstream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 class _UpstreamQueue:
-    """An upstream's rows: the range of positions it is working on, and then the groups `queue[next:]`."""
+    """An upstream's rows: the range of positions it works on now, then the groups `queue[next:]`."""
 
     __slots__ = ("at", "end", "next", "queue", "queued")
 
@@ -30,7 +30,7 @@ class _UpstreamQueue:
 
     @property
     def left(self) -> int:
-        """Number of its rows, including rows that were done before."""
+        """Number of rows left, including rows that were done before."""
         return self.end - self.at + self.queued
 
 
@@ -38,7 +38,7 @@ class UpstreamQueues:
     """Hands out the unfinished rows of a plan, each once, to any asker."""
 
     def __init__(self, plan: InputRows, upstreams: Sequence[str]) -> None:
-        """`upstreams` are the names that get groups; later ones only take over rows."""
+        """`upstreams` are the URLs of upstreams that get groups. Upstreams that join later only take over rows."""
         self._rows = plan.order.rows
         self._done = plan.done
         self._bounds = plan.order.bounds
@@ -89,7 +89,6 @@ class UpstreamQueues:
             upstream_queues[chosen].queued += bounds[group + 1] - bounds[group]
 
     def _next_group(self, upstream_queue: _UpstreamQueue) -> bool:
-        """Move an upstream queue on to its next own group."""
         if upstream_queue.next == len(upstream_queue.queue):
             return False
         group = upstream_queue.queue[upstream_queue.next]
@@ -99,7 +98,6 @@ class UpstreamQueues:
         return True
 
     def _take_over(self, upstream_queue: _UpstreamQueue) -> bool:
-        """Give an upstream queue without rows some of the longest queue's."""
         if self._shared is not None:
             return False
         other = max(self._upstream_queues.values(), key=lambda each: each.left)

@@ -40,16 +40,17 @@ SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
 TOO_MANY = 429
 BREAK_AFTER = 10
-"""This many consecutive failed rows open the circuit."""
+"""Consecutive failed rows that open the circuit."""
 
 
 class Upstream:
-    """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it stopped answering.
+    """One endpoint. `problem` is the reason why it gets no rows now, or None; `since` is when it stopped answering.
 
-    `interactive` counts synchronous requests that are passed through, `inflight` rows of batches in flight. `clock`
-    is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and `since` is
-    by this clock. `models` are served before the upstream lists any. `rate_limiter` keeps its published rates; None
-    means no rates. `paid` upstreams bill each request, and pause for `account_seconds` if they refuse the account.
+    `interactive` counts the synchronous requests that are passed through; `inflight` counts the rows of batches in
+    flight. `since` is a time of `clock`, which is `time.monotonic`: the event loop's own clock may tick in
+    milliseconds, and an answer can take less. `models` are served until the upstream lists its models. `rate_limiter`
+    keeps the published rates; None means no rates. A `paid` upstream bills each request. If it refuses the account,
+    it gets no rows for `account_seconds`.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Upstream:
         self.limiter = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
         self.unread: Counter[str] = Counter()
-        """Rows of each tenant whose answers have come, but wait for room in memory."""
+        """Answers of each tenant that have arrived, but wait for room in memory."""
         self._most_in_flight = most_in_flight
         self.time_share = TimeShare(clock())
         self.interactive = 0
@@ -89,7 +90,7 @@ class Upstream:
         self.problem: str | None = "not reached yet"
         self._refusal: UpstreamRefusal | None = None
         self.is_reached = False
-        """True if the upstream answered when last asked, whatever it answered."""
+        """True if the upstream's last probe got an answer, whatever the answer says."""
         self.unreached: Unreached | None = None
         self.since = clock()
         self.served = ServedModels(models, aliases)
@@ -97,7 +98,7 @@ class Upstream:
         self.model_objects: list[dict[str, Any]] = []
         self.gauges: Gauges | None = None
         self.cache_tokens = 0
-        """Tokens that its KV cache holds, or 0 if unknown."""
+        """Size of the upstream's KV cache in tokens; 0 if unknown."""
         self.takes_packs = True
         self._takes_priority = True
         self.clock = clock
@@ -148,15 +149,12 @@ class Upstream:
 
     @property
     def at_work(self) -> int:
-        """Number of rows that the upstream works on, without rows whose answers wait here.
-
-        Rows with waiting answers say nothing about its limit.
-        """
+        """Number of rows that the upstream works on. Rows whose answers wait here say nothing about its limit."""
         return self.time_share.rows - (self.unread.total() if self.unread else 0)
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The connection pool for passed-through requests; it sends the upstream's key."""
+        """The connection pool for passed-through requests; each carries the upstream's key."""
         if self._session is None:
             import aiohttp  # no batch needs it, and it takes a tenth of a small run's time
 
@@ -175,7 +173,7 @@ class Upstream:
 
     @property
     def models(self) -> Sequence[str]:
-        """The models that it lists, or is known to serve."""
+        """The models that the upstream lists, or is known to serve before it lists any."""
         return self.served.models
 
     @property
@@ -194,7 +192,7 @@ class Upstream:
         return min(room, 1) if self.on_trial else room
 
     def has_slot(self, beside: int, tenant: str | None = None) -> bool:
-        """True if a row of a tenant may be in flight in addition to this many; with None, of any tenant.
+        """True if one more row of a tenant may be in flight in addition to `beside` rows; with None, of any tenant.
 
         An answer that waits for room counts only against its own tenant: the upstream has done its work.
         """
@@ -204,15 +202,15 @@ class Upstream:
         return beside < self._most_in_flight and beside - done < self.room()
 
     def reads(self, tenant: str) -> None:
-        """Note that an answer of a tenant no longer waits for room."""
+        """Note that an answer of a tenant has got its room."""
         self.unread -= Counter((tenant,))
 
     def wait(self) -> float:
-        """Return the seconds until its rates allow a further row; 0 if they do now."""
+        """Return the seconds until the upstream's rates allow one more row; 0 if they do now."""
         return 0.0 if self.rate_limiter is None else self.rate_limiter.wait(self.clock())
 
     def heard(self, ticket: Ticket | None, reply: Reply, sent_at: float) -> None:
-        """Apply an attempt's end to the rates: its tokens, and the limits that the answer states."""
+        """Adjust the rates to a reply: the tokens it took, and the limits it states."""
         if self.rate_limiter is None or ticket is None:
             return
         if reply.standings is not None:
@@ -228,7 +226,9 @@ class Upstream:
             self.rate_limiter.settle(ticket, used)
 
     def overloaded(self, now: float, sent_at: float, reply: Reply, pause: float) -> None:
-        """Note that it refused a row sent at `sent_at` as one too many; `pause` is the first of growing pauses."""
+        """Note that the upstream refused a row sent at `sent_at` as one too many. `pause` is the first of growing
+        pauses.
+        """
         if self.rate_limiter is not None and reply.status == TOO_MANY:
             # A rate, or a quota: fewer rows at once would not help.
             self.rate_limiter.refused(now, sent_at, reply.retry_after, pause)
@@ -236,7 +236,7 @@ class Upstream:
             self.limiter.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
     def send(self, endpoint: str, body: bytes | Payload) -> Awaitable[Reply]:
-        """Make one attempt. Never raises for what an upstream can do; cancellation passes through."""
+        """Make one attempt. Never raises, whatever the upstream does; cancellation passes through."""
         assert self._client is not None
         return self._client.post(endpoint + self._query, body)
 
@@ -251,7 +251,7 @@ class Upstream:
         return self.time_share.step(self.clock()) - began
 
     def refuses_priority(self, reply: Reply) -> bool:
-        """True if a reply refuses `priority`: then no row carries it from now on."""
+        """True if a reply refuses `priority`. From then on, no row carries it."""
         if self.takes_priority and is_priority_refused(reply.status, reply.body):
             self._takes_priority = False
             return True
@@ -259,11 +259,11 @@ class Upstream:
 
     @property
     def refusal(self) -> UpstreamRefusal | None:
-        """The upstream's refusal of the key or the account, if its problem is such a refusal."""
+        """The kind of refusal, if the upstream's problem is a refused key or account."""
         return None if self.problem is None else self._refusal
 
     def down(self, reason: str, refusal: UpstreamRefusal | None = None) -> None:
-        """Give it no rows until a probe succeeds."""
+        """Give the upstream no rows until a probe succeeds."""
         self._may_try, self._refusal = False, refusal
         if self.problem is None:
             # If a probe succeeded but no row has since, the upstream was never back.
@@ -274,14 +274,14 @@ class Upstream:
             log.warning("upstream down", extra=told(upstream=self.shown, reason=reason))
 
     def faulty(self, reason: str) -> None:
-        """Note a failed row that may be the upstream's fault. Many consecutive failures open the circuit."""
+        """Note a failed row that may be the upstream's fault. BREAK_AFTER consecutive failures open the circuit."""
         self._faults += 1
         if self._faults >= BREAK_AFTER or self.on_trial:
             self.on_trial = True
             self.down(f"{self._faults} rows in a row failed: {reason}")
 
     def fail_all(self, reason: str) -> None:
-        """Send only one row after each good probe, until one succeeds, since every row fails."""
+        """Pause the upstream because every row fails. After each good probe it gets one row, until one succeeds."""
         self._may_try, self._refusal = False, None
         if self.is_leaving:
             return
@@ -305,7 +305,9 @@ class Upstream:
         log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
 
     def leave_alone(self, reason: str, sent_at: float, refusal: UpstreamRefusal = UpstreamRefusal.ACCOUNT) -> None:
-        """Pause after the upstream refused the account for a row sent at `sent_at`; later one row tries again."""
+        """Pause because the upstream refused the account for a row sent at `sent_at`. After the pause one row tries
+        again.
+        """
         self.account.refused(self.clock(), sent_at)
         self.on_trial = True
         if self.outage.is_open:
@@ -314,14 +316,14 @@ class Upstream:
         self.down(reason, refusal)
 
     def answered(self, now: float, seconds: float) -> bool:
-        """Note a row's end, this many seconds after it was sent; True if more rows may be in flight than before."""
+        """Note a row's end, `seconds` after it was sent; True if more rows may be in flight than before."""
         before = self.limiter.limit
         at_work = self.at_work if self.unread else self.time_share.rows
         self.limiter.completed(now, at_work + 1, seconds)
         return self.limiter.limit > before
 
     def well(self, sent_at: float, *, is_success: bool = True) -> bool:
-        """Note an answer to a row sent at `sent_at`; True if that ends the upstream's trial.
+        """Note an answer to a row sent at `sent_at`; True if the answer ends the upstream's trial.
 
         `is_success` is False for an error, which proves nothing about the engine behind a gateway.
         """
@@ -341,18 +343,21 @@ class Upstream:
         return was_on_trial
 
     async def offered_paths(self) -> frozenset[str] | None:
-        """Return the paths that accept POSTs, if it lists them (as a FastAPI server such as vLLM does); None if it
-        does not answer now.
+        """Return the paths that accept POSTs; empty if the upstream does not list them, None if it does not answer
+        now.
+
+        FastAPI servers such as vLLM list their paths.
         """
         return await self._pages.paths()
 
     async def refresh(self) -> Gauges | None:
-        """Read its gauges now; None if it has none, or does not answer."""
+        """Read the gauges now; None if the upstream has none, or does not answer."""
         return await self._read_gauges()
 
     async def watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
-        """Until cancelled, read the gauges while it is well, and probe it otherwise. Call `back` when it is well
-        again, and `looked` after each reading.
+        """Watch the upstream until cancelled: read its gauges while it is well, and probe it otherwise.
+
+        Calls `back` when the upstream is well again, and `looked` after each reading.
         """
         while True:
             try:

@@ -26,13 +26,13 @@ from orchestrator.server.dispatch.retry import (
 from orchestrator.server.dispatch.upstreams import Upstream
 
 UNKNOWN_DELAYS = 32
-"""A row waits for this multiple of the first delay, until rows in flight show whether the upstream works."""
+"""Multiple of the first delay that a row waits, until rows in flight show whether the upstream works."""
 FORBIDDEN = 403
-"""A refusal that may concern the account or only one row's request; in the second case other rows are accepted."""
+"""A refusal that may concern the account, or only one row's request. In the second case other rows are accepted."""
 
 
 class Judgement(NamedTuple):
-    """An attempt's fault, how many attempts of its row failed by this fault, and what happens to the row."""
+    """An attempt's fault, the row's failed attempts by this fault, and the verdict on the row."""
 
     fault: AttemptFault | None
     tries: int
@@ -40,14 +40,14 @@ class Judgement(NamedTuple):
 
 
 class Verdicts:
-    """Judges failed attempts. `base` is the first delay in seconds; forgiven rows leave `refused`."""
+    """Judges failed attempts. `base` is the first delay in seconds. Rows that are forgiven leave `refused`."""
 
     def __init__(self, base: float, refused: RefusedRows) -> None:
         self._base = base
         self._refused = refused
 
     def judge(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> Judgement:
-        """Judge an attempt without success. If the upstream fails for all rows, it is paused."""
+        """Judge an attempt without success. If the upstream fails for all rows, pause it."""
         is_refused = reply.end is End.ANSWERED and refuses_request(reply.status, read_error(reply.body))
         fault = None if is_refused else fault_of(reply.end, reply.status)
         tries = work.failed_by(fault) if fault is not None else 0

@@ -1,4 +1,4 @@
-"""Joins the GGUF parts and converts them to safetensors; run by path, inside the engine's environment.
+"""Joins the GGUF parts and converts them to safetensors. Run by path, inside the engine's environment.
 
     python convert_gguf.py OUT_DIR SHA256
 

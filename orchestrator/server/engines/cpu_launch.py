@@ -13,7 +13,7 @@ from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS, HOS
 
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    # vLLM ends itself if a step takes longer than 300 s by default, as steps do on a CPU with much other work.
+    # By default vLLM ends itself if a step takes longer than 300 s. A busy CPU needs longer.
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "3600",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -43,7 +43,7 @@ def vllm_launch(
 
 
 def engine_environment(engine: EngineDir, ours: Mapping[str, str]) -> dict[str, str]:
-    """Return our environment without variables that would mislead the engine, and without keys."""
+    """Return our environment without keys, and without variables that would mislead the engine."""
     kept = {
         name: value
         for name, value in ours.items()

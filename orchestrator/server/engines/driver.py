@@ -1,4 +1,4 @@
-"""The interface between a fleet and the driver that runs its engines, wherever they are."""
+"""The interface between a fleet and the driver that runs its engines on this machine or elsewhere."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any, Protocol
 from orchestrator.core.engines import EngineState
 
 Slots = tuple[int, ...]
-"""Places of an engine: GPU numbers, or 0 for the CPU of a machine without GPUs; on a cluster, the engine's number."""
+"""Places of an engine: GPU numbers, 0 for the CPU of a machine without GPUs, or the engine's number on a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """An engine as it is now. `seconds` counts its time in this state; `memory` is in bytes on its GPUs, None if
-    unknown, and `host_memory` in bytes of its machine.
+    """The present state of an engine, for `seconds` so far. `memory` is in bytes on its GPUs, None if unknown.
 
-    `problem` says why it does not start, or why it last ended. `url` is empty until the engine has an address.
-    `key` is the API key that its requests must carry, or None.
+    `host_memory` is in bytes of its machine. `problem` is the reason why it does not start, or why it last ended.
+    `url` is empty until the engine has an address. `key` is the API key that requests must carry, or None.
     """
 
     name: str
@@ -49,11 +48,10 @@ class EngineReport:
 
 
 class EngineDriver(Protocol):
-    """Starts and stops engines. The four verbs return at once; `engines` reports the results."""
+    """Starts and stops engines. `start`, `stop`, `sleep` and `wake` return at once; `engines` reports the results."""
 
     def prepare(self, is_over: Callable[[], bool]) -> Slots:
-        """Find the slots for engines, and wait for processes of an earlier run, unless `is_over`. Raises
-        OrchError."""
+        """Find the slots for engines, and wait for an earlier run's processes until `is_over`. Raises OrchError."""
 
     def start(self, model: str, slots: Slots) -> None:
         """Start an engine. Its `problem` reports a failure."""
@@ -68,7 +66,7 @@ class EngineDriver(Protocol):
         """Load a sleeping engine into GPU memory again, and check that it answers as before."""
 
     def engines(self) -> Sequence[EngineReport]:
-        """Return all engines that run or have something to report."""
+        """Return all engines that run, or have something to report."""
 
     def close(self) -> None:
-        """Stop all engines and return when none of their processes is left."""
+        """Stop all engines. Return when none of their processes is left."""

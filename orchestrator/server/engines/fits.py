@@ -1,4 +1,4 @@
-"""Checks within a second if a model fits into the GPUs' memory; vLLM takes minutes to find out."""
+"""Checks within a second if a model fits into the GPUs' memory. vLLM takes minutes to find out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ UTILIZATION = 0.92
 """vLLM's default of --gpu-memory-utilization (0.32)."""
 OVERHEAD = 1.10
 ROOM = 1 * GIB
-"""Bytes an engine needs at least besides its weights: activations, CUDA graphs, a small KV cache."""
+"""Least bytes that an engine needs besides its weights: activations, CUDA graphs, a small KV cache."""
 INDEX = "*.safetensors.index.json"
 UNJUDGED = (
     *("--quantization", "-q", "--cpu-offload-gb", "--kv-cache-memory-bytes", "--load-format"),
     *("--model-loader-extra-config", "--config"),
 )
-"""Options that make the size of a model's files a poor estimate of the memory that it needs."""
+"""Options with which the size of a model's files says little about the memory it needs."""
 
 
 class DoesNotFit(Struct, frozen=True):
@@ -37,7 +37,7 @@ class DoesNotFit(Struct, frozen=True):
 def judge(weights: int | None, group: Group, utilization: float) -> DoesNotFit | None:
     """Return why an engine on `group` cannot hold `weights` bytes (None: unknown), or None.
 
-    vLLM takes `utilization` of each GPU's memory, which must be free at its start, and divides the weights equally.
+    vLLM takes `utilization` of each GPU's memory, which must be free at the start, and divides the weights equally.
     """
     need = None if weights is None else int(weights / max(1, len(group)) * OVERHEAD) + ROOM
     for gpu in group:
@@ -68,7 +68,7 @@ def _more(weights: int, budget: int, size: int) -> str:
 
 
 def _less(free: int, total: int, need: int | None) -> str:
-    # A hundredth below what is free now: the engine's own context takes some memory before vLLM looks.
+    # A hundredth less than the free share: the engine's own context takes some memory before vLLM measures.
     share = int(free / total * 100 - 1) / 100
     if share <= 0 or (need is not None and share * total < need):
         return "end what uses the GPU (nvidia-smi shows it), or choose others with --gpus"

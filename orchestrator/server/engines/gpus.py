@@ -1,4 +1,4 @@
-"""This machine's GPUs, as nvidia-smi lists them, and their groups: one group for each engine."""
+"""This machine's GPUs, as nvidia-smi lists them, in one group per engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ NONE_THERE = "No devices were found"
 
 
 class Gpu(Struct, frozen=True):
-    """`index` is nvidia-smi's. Memory is in bytes; None if the GPU does not report it (memory shared with a CPU)."""
+    """A GPU. `index` is nvidia-smi's. Memory is in bytes; None if the GPU reports none, because it shares a CPU's
+    memory.
+    """
 
     index: int
     total: int | None
@@ -79,7 +81,7 @@ def _visible(gpus: list[Gpu], named: str | None) -> list[Gpu]:
 
 
 def group(found: Sequence[Gpu], wanted: Sequence[int] | None, size: int) -> list[Group]:
-    """Return a group of `size` GPUs for each engine, of those wanted (None: of all), or one empty group for the CPU.
+    """Return a group of `size` GPUs per engine, from the wanted GPUs (None: all), or one empty group for the CPU.
 
     Raises UsageError for missing GPUs, and if their number is not divisible by `size`.
     """

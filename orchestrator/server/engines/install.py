@@ -28,7 +28,7 @@ REPORT_SECONDS = 10.0
 
 
 def platform_problem(system: str, machine: str, python: tuple[int, int]) -> str | None:
-    """Return why this platform has no CPU engine, or None if it has."""
+    """Return why this platform has no CPU engine, or None if it has one."""
     if system != "Linux" or machine.lower() not in {"x86_64", "amd64"}:
         return f"the CPU engine exists for Linux on x86_64, this is {system} on {machine}"
     if not PYTHONS[0] <= python <= PYTHONS[1]:
@@ -38,13 +38,13 @@ def platform_problem(system: str, machine: str, python: tuple[int, int]) -> str 
 
 
 def fingerprint(constraints: Path) -> str:
-    """Return a digest that changes with the pinned versions and with the Python they are installed for."""
+    """Return a digest of the pinned versions and of the Python that they are for."""
     text = f"{sys.version_info.major}.{sys.version_info.minor}\n".encode() + constraints.read_bytes()
     return hashlib.sha256(text).hexdigest()
 
 
 def is_installed(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
-    """True if exactly these versions are installed completely."""
+    """True if exactly these versions are completely installed."""
     try:
         return engine.stamp.read_text(encoding="utf-8").strip() == fingerprint(constraints)
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def require_installed(engine: EngineDir) -> None:
 
 
 def install(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
-    """Create `engine.venv`; return False if it existed already. Raises EngineUnavailable with the reason."""
+    """Create `engine.venv`; False if it existed already. Raises EngineUnavailable with the reason."""
     if problem := platform_problem(platform.system(), platform.machine(), sys.version_info[:2]):
         raise EngineUnavailable(problem)
     if not constraints.is_file():
@@ -108,7 +108,7 @@ def _pins(constraints: Path) -> list[str]:
 
 
 class FetchProgress:
-    """Reports how much pip has fetched, and how long the remaining files take at the same rate.
+    """Reports how much pip has fetched, and the time left at the same rate.
 
     pip names each file's size before it fetches the file, so a size counts once the next file begins.
     """

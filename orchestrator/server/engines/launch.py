@@ -23,8 +23,8 @@ from orchestrator.server.engines.layout import EngineDir
 from orchestrator.server.engines.options import check_options, value_of
 from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS, HOST, Launch, is_free
 
-# Below the range of ports for outgoing connections: such a connection, even the server's own to an engine, could take
-# an engine's port while it is down.
+# Below the range of ports for outgoing connections. While an engine is down, such a connection could take its port,
+# even the server's own connection to the engine.
 FIRST_PORT, LAST_PORT = 16_384, 32_000
 # GiB. Without this setting vLLM takes 92 % of the machine's memory for its CPU cache, or does not start.
 CPU_CACHE_GIB = "4"
@@ -34,7 +34,7 @@ _is_hub_name = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?").fullmatch
 
 
 class Wish(Struct, frozen=True):
-    """The user's request. `gpus` None means all; `options` are vLLM's own."""
+    """The user's request. None for `gpus` means all; `options` are vLLM's own."""
 
     model: str
     gpus: tuple[int, ...] | None = None
@@ -44,7 +44,7 @@ class Wish(Struct, frozen=True):
 
 
 class Planned(Struct, frozen=True):
-    """One engine to start; `name` is used in messages."""
+    """One engine to start. `name` is for messages."""
 
     name: str
     launch: Launch
@@ -61,9 +61,8 @@ class EnginePlan(Struct, frozen=True):
 def plan_engines(wish: Wish, root: Path, environ: Mapping[str, str]) -> EnginePlan:
     """Plan all engines without starting any.
 
-    `root` is the server's folder: logs go there, and the ports derive from it, so that a restarted server finds its
-    engines at the same addresses. Raises UsageError, InputError, EngineUnavailable, or RefusedError if the model
-    cannot fit.
+    `root` is the server's folder, for logs. The ports derive from it, so that a restarted server finds its engines at
+    the same addresses. Raises UsageError, InputError or EngineUnavailable, and RefusedError if the model cannot fit.
     """
     if sys.platform != "linux":
         raise EngineUnavailable("orch starts vLLM on Linux only", hint="start it yourself and give its --upstream")
@@ -87,7 +86,7 @@ def plan_engines(wish: Wish, root: Path, environ: Mapping[str, str]) -> EnginePl
 
 
 def planned(wish: Wish, gpus: Group, port: int, log: Path, python: Path, environment: Mapping[str, str]) -> Planned:
-    """Plan one engine on these GPUs, or on the CPU without any; `wish.model` comes from `find_weights`."""
+    """Plan one engine on these GPUs, or on the CPU if `gpus` is empty. `wish.model` comes from `find_weights`."""
     launch = Launch(
         (str(python), *_command(wish.model, wish, gpus, port)),
         port,
@@ -114,7 +113,6 @@ def find_weights(given: str) -> str:
 def _notes(
     wish: Wish, model: str, groups: Sequence[Group], found: int, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return notes for the user. Raises RefusedError if the model cannot fit."""
     notes = []
     if groups == [()]:
         notes.append("no GPU is used: one engine on the CPU")
@@ -137,14 +135,14 @@ def _notes(
 
 
 def find_python(given: Path | None, environ: Mapping[str, str]) -> tuple[Path, dict[str, str], bool]:
-    """Return the interpreter that has vLLM, its environment, and whether that vLLM is a CPU build.
+    """Return the Python that has vLLM, its environment, and whether that vLLM is a CPU build.
 
-    Tries the given interpreter, else this process's, else that of `python -m orchestrator.server.engines install`.
-    Raises EngineUnavailable.
+    Tries the given Python. Without one, tries this process's, then the Python of `python -m
+    orchestrator.server.engines install`. Raises EngineUnavailable.
     """
     ours = for_engines(environ)
     if given is not None:
-        # Not resolved: an environment's python is a link, and the target of this link does not know the environment.
+        # Not resolved: an environment's python is a link, and its target does not know the environment.
         if not _has_vllm(given.absolute(), ours):
             raise EngineUnavailable(f"{given} has no vLLM", hint=f"{given} -m pip install vllm")
         return given.absolute(), ours, False
@@ -174,7 +172,7 @@ def _has_vllm(python: Path, env: Mapping[str, str]) -> bool:
 
 
 def for_engines(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without variables that would mislead an engine, and without keys."""
+    """Return this process's environment without keys, and without variables that would mislead an engine."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -214,12 +212,12 @@ def _name(gpus: Group) -> str:
 
 
 def slug(gpus: Group) -> str:
-    """Return a name for files of an engine on these GPUs."""
+    """Return the part of file names that stands for an engine on these GPUs."""
     return "-".join(["gpu", *(str(gpu.index) for gpu in gpus)]) if gpus else "cpu"
 
 
 def engine_ports(root: Path, count: int) -> list[int]:
-    """Return free ports for the engines of a server's folder, the same ports each time if they are free."""
+    """Return free ports for a server folder's engines: the same each time, if they are free."""
     span = LAST_PORT - FIRST_PORT
     first = int.from_bytes(hashlib.sha256(os.fsencode(root.absolute())).digest()[:4], "big") % span
     order = (FIRST_PORT + (first + step) % span for step in range(span))

@@ -14,7 +14,7 @@ from orchestrator.server.engines.steps import say
 
 
 class EngineDir(Struct, frozen=True):
-    """The folder that holds everything of the engine; deleting it removes the engine completely."""
+    """The folder that holds everything of the engine. Deleting it removes the engine completely."""
 
     root: Path
 
@@ -33,7 +33,7 @@ class EngineDir(Struct, frozen=True):
 
     @property
     def stamp(self) -> Path:
-        """A file written last, inside the environment: without this file the environment is incomplete."""
+        """A file written last, inside the environment. Without it, the environment is incomplete."""
         return self.venv / "orch-installed"
 
     @property
@@ -50,7 +50,7 @@ class EngineDir(Struct, frozen=True):
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Allow one installation or conversion at a time; the lock ends with the process that holds it."""
+        """Allow one installation or conversion at a time. The lock ends with the process that holds it."""
         import fcntl  # missing on Windows, which the platform check has already refused
 
         self.root.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Runs one command so that none of its processes outlives the starter; run by path, standard library only, Linux.
+"""Runs one command so that none of its processes outlives the starter. Run by path, standard library only, Linux.
 
     python leash.py STARTER_PID GRACE_SECONDS -- COMMAND...
 
-An engine is several processes. When the first is killed, the others stay and keep their memory (seen with vLLM 0.32),
+An engine is several processes. If the first is killed, the others stay and keep their memory (seen with vLLM 0.32),
 and PR_SET_PDEATHSIG reaches only the first. So this process runs between starter and engine. It adopts every orphan
-(PR_SET_CHILD_SUBREAPER) and watches its own parent. At the end it sends SIGTERM to the command, and SIGKILL to all
-remaining processes GRACE_SECONDS later. It exits with the command's exit code (128 + n for signal n).
+(PR_SET_CHILD_SUBREAPER) and watches its own parent. At the end it sends SIGTERM to the command. GRACE_SECONDS later
+it sends SIGKILL to all remaining processes. It exits with the command's exit code (128 + n for signal n).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def start(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def reap(child: subprocess.Popen[bytes]) -> None:
-    """Reap every ended process, including adopted ones; the command's own code goes to `child.returncode`."""
+    """Reap every ended process, including adopted ones. The command's own code goes to `child.returncode`."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -74,7 +74,7 @@ def children() -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in brackets, may contain spaces and brackets itself; state and parent follow the last bracket.
+            # The name, in brackets, may contain spaces and brackets itself. State and parent follow the last bracket.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, IndexError, ValueError):
             continue  # the process ended during the scan

@@ -36,14 +36,17 @@ UTILIZATION, MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes"
 
 
 class _Refused(Struct):
-    """An engine that could not start: it waits for its GPUs, or was given up."""
+    """An engine that could not start. It waits for its GPUs, or was given up."""
 
     report: EngineReport
     since: float
 
 
 class LocalDriver:
-    """`root` is the server's folder, with logs, the compile cache and the lock. `tell` gets progress messages."""
+    """Runs engines on this machine. `root` is the server's folder, with logs, the compile cache and the lock.
+
+    `tell` gets progress messages.
+    """
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class LocalDriver:
         return self._settings.models[model].swap == "sleep" and not self._is_cpu
 
     def _planned(self, name: str, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
-        """Return how to start the engine, and the reason against starting it now, if any."""
+        """Return how to start the engine, and the reason not to start it now, if any."""
         model = self._settings.models[name]
         weights = find_weights(model.model)
         gpus: Group = () if self._is_cpu else tuple(gpu for gpu in find_gpus(self._environ) if gpu.index in slots)
@@ -146,7 +149,7 @@ class LocalDriver:
         return found, problem
 
     def _share(self, gpus: Group, options: tuple[str, ...]) -> float:
-        """Return the share of each GPU's memory for vLLM: the quota's, or vLLM's usual share of the free memory."""
+        """Return vLLM's share of each GPU's memory: the quota, or vLLM's usual share of the free memory."""
         if value_of(options, UTILIZATION) is not None:
             return fits.utilization_of(options)
         totals = [(gpu.total, gpu.free) for gpu in gpus if gpu.total is not None]
@@ -201,7 +204,6 @@ class LocalDriver:
         return "the CPU" if self._is_cpu else f"GPU{'s' if len(slots) > 1 else ''} {','.join(map(str, slots))}"
 
     def _memory(self, slots: Slots) -> int | None:
-        """Return the bytes in use on these GPUs; None if they do not report it."""
         if self._is_cpu:
             return None
         used = [

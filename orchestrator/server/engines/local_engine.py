@@ -55,7 +55,7 @@ class LocalEngine:
         """Number of starts before the current `SupervisedEngine`."""
         self._known: str | None = None
         self._phase: EngineState | None = None
-        """The state during an action or sleep; None: the supervisor's state counts."""
+        """The state during an action or sleep. If None, the supervisor's state counts."""
         self._since = time.monotonic()
         self._asleep_start = 0
         self._problem: str | None = None
@@ -72,11 +72,10 @@ class LocalEngine:
         return engine
 
     def report(self) -> EngineReport:
-        """Return the current state."""
         engine = self._engine
         state = self._phase or _STATES[engine.state]
         if self._phase is EngineState.ASLEEP and engine.starts != self._asleep_start:
-            # The engine died while asleep and was restarted: now it is awake, and holds memory that it must not have.
+            # The engine died while asleep and was restarted. Now it is awake, and holds memory that it must not have.
             self._do(EngineState.DRAINING, self._end)
             state = EngineState.DRAINING
         if state is EngineState.WARM and self._sleeps and self._known is None:
@@ -89,24 +88,22 @@ class LocalEngine:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """End the engine; returns at once."""
+        """End the engine. Returns at once."""
         self._do(EngineState.DRAINING, self._end)
 
     def sleep(self) -> None:
-        """Free its GPU memory; if that fails, end it."""
+        """Free the engine's GPU memory; if that fails, end the engine."""
         self._do(EngineState.DRAINING, self._fall_asleep)
 
     def wake(self) -> None:
-        """Load it again and check its answer; if that fails, restart it."""
+        """Load the engine again and check its answer; if either fails, restart it."""
         self._do(EngineState.STARTING, self._wake)
 
     def join(self) -> None:
-        """Return when the current actions are done."""
         while (work := self._work) is not None and work.is_alive():
             work.join()
 
     def _do(self, phase: EngineState, what: Callable[[], None]) -> None:
-        """Run an action in a thread, after any earlier action."""
         before = self._work
         self._phase, self._since = phase, time.monotonic()
 
@@ -195,7 +192,7 @@ def tree_bytes(pid: int) -> int:
     below: dict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in brackets, may contain spaces and brackets itself; state and parent follow the last bracket.
+            # The name, in brackets, may contain spaces and brackets itself. State and parent follow the last bracket.
             below[int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])].append(int(stat.parent.name))
         except (OSError, IndexError, ValueError):
             continue  # the process ended during the scan

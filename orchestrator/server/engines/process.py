@@ -46,7 +46,7 @@ _CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError|Wo
 
 
 class Launch(Struct, frozen=True):
-    """A command, its complete environment, and its port: GET /health there answers 200 once it is ready."""
+    """A command, its complete environment, and its port. There, GET /health answers 200 once the engine is ready."""
 
     command: tuple[str, ...]
     port: int
@@ -126,7 +126,7 @@ class VllmProcess:
 
     @property
     def cause(self) -> str | None:
-        """The last telling error in its log since the last start, or None."""
+        """The last telling error in the log since the last start, or None."""
         return log_cause(self.log, self._log_start)
 
     @property
@@ -136,12 +136,12 @@ class VllmProcess:
 
     @property
     def last_line(self) -> str:
-        """The last line of its log."""
+        """The last line of the log."""
         return log_tail(self.log, self._log_start, 1)
 
     @property
     def pid(self) -> int | None:
-        """The topmost of its processes; None while it does not run."""
+        """The topmost process of the engine; None while it does not run."""
         return self._leash.pid if self._leash is not None and self._leash.poll() is None else None
 
     @property
@@ -187,7 +187,7 @@ class VllmProcess:
         """Return when /health answers 200. Raises EngineUnavailable if the process dies, or is not ready in time.
 
         `on_loading` is called with the seconds waited so far, several times a second. An engine that still writes to
-        its log is loading slowly: it gets MOST_LOADING times the timeout.
+        its log is loading slowly, and gets up to MOST_LOADING times the timeout.
         """
         begun = heard = time.monotonic()
         written = 0
@@ -222,8 +222,8 @@ class VllmProcess:
     def wait(self) -> int:
         """Return the exit code when the engine, once ready, ends by itself.
 
-        Raises EngineUnavailable if it was never started, and if it neither ends nor answers a health check for
-        `deaf_timeout`: vLLM may hang in its shutdown.
+        Raises EngineUnavailable if the engine was never started. Raises it also if the engine neither ends nor
+        answers a health check for `deaf_timeout`: vLLM may hang in its shutdown.
         """
         if self._leash is None:
             raise EngineUnavailable("this engine was never started", hint=None)
@@ -236,7 +236,7 @@ class VllmProcess:
         return self._leash.wait()
 
     def stop(self) -> None:
-        """Stop all its processes: SIGTERM, and SIGKILL after `stop_timeout`. No error if the engine is gone."""
+        """Stop all processes: SIGTERM, and SIGKILL after `stop_timeout`. No error if the engine is gone."""
         leash = self._leash
         if leash is None:
             return

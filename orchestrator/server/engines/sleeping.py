@@ -1,4 +1,4 @@
-"""vLLM's sleep mode: an engine frees its GPU memory, keeps its process, and must answer as before after waking.
+"""vLLM's sleep mode: an engine frees its GPU memory and keeps its process. After waking it must answer as before.
 
 The endpoints exist only under VLLM_SERVER_DEV_MODE, on loopback, and are never passed through. Level 1 keeps the
 weights in host memory. After level 2 an engine must load its weights again, or its answers are nonsense.

@@ -31,13 +31,12 @@ _ERROR = re.compile(r"^(?:ERROR: |error: |\w*Error: )\s*(.+)$", re.MULTILINE)
 
 
 def say(text: str) -> None:
-    """Write one line of progress."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def run_command(work: Callable[[], None]) -> int:
-    """Do a command's work until it ends or a signal stops it; return its exit code."""
+    """Do a command's work until it ends or a signal stops it. Return its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         work()
@@ -61,7 +60,7 @@ def leashed(command: Sequence[str | Path], grace: float) -> list[str]:
 
 
 class StepFailed(Exception):
-    """A command of a step ended with a code other than 0; `output` is the end of its output."""
+    """A command of a step ended with a code other than 0. `output` is the end of its output."""
 
     def __init__(self, code: int, output: str) -> None:
         super().__init__(f"exit code {code}")

@@ -4,7 +4,7 @@
         supervisor.wait_ready()
         ...
 
-Each engine has a thread and keeps its port, so its users see an engine that died as down for a while.
+Each engine has a thread and keeps its port. To its users, an engine that died is down for a while.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _LOG_PREFIX = re.compile(r"^(?:\([^)]*\) )?(?:[A-Z]+ [\d-]+ [\d:]+ (?:\[[^\]]*\]
 
 
 class State(StrEnum):
-    """The state of an engine."""
-
     STARTING = "starting"
     READY = "ready"
     WAITING = "waiting"  # the engine died, and will be restarted after a pause
@@ -40,11 +38,10 @@ class State(StrEnum):
 
 
 class RestartPolicy(Struct, frozen=True):
-    """Decides how long to wait before restarting a dead engine, and when to give it up. Times in seconds.
+    """Decides how long to wait before restarting a dead engine, and when to give it up. Times are in seconds.
 
-    The pause doubles with every consecutive death, and is reset after `well` seconds of being ready. After `tries`
-    consecutive starts without becoming ready, the engine is given up. An engine that answers no health check for
-    `deaf` is ended.
+    The pause doubles with every consecutive death. `well` seconds of being ready reset it. After `tries` consecutive
+    starts without becoming ready, the engine is given up. An engine that answers no health check for `deaf` is ended.
     """
 
     first: float = 1.0
@@ -101,7 +98,7 @@ class SupervisedEngine:
 
     @property
     def seconds(self) -> float:
-        """Seconds in its current state."""
+        """Seconds in the current state."""
         return time.monotonic() - self._since
 
     def begin(self) -> None:
@@ -111,7 +108,7 @@ class SupervisedEngine:
         self._stopping.set()
 
     def stop(self) -> None:
-        """Stop its processes, and return when that is done."""
+        """Stop the engine's processes, and return when they are gone."""
         self.ask_to_stop()
         with self._lock:  # wait for a start under way, or prevent it
             self.process.stop()
@@ -137,7 +134,7 @@ class SupervisedEngine:
         self._enter(State.STOPPED)
 
     def _live(self) -> float | None:
-        """Start the engine and wait until it has ended. Return when it was ready, or None if it never was."""
+        """Start the engine and wait until it ends. Return when it became ready, or None if it never did."""
         ready_at = None
         self._enter(State.STARTING)
         try:
@@ -160,7 +157,7 @@ class SupervisedEngine:
         return ready_at
 
     def _goes_on(self) -> bool:
-        # With exit code 2 a program refuses its command line: a retry would not help.
+        # Exit code 2 means that the program refuses its command line, so a retry would not help.
         refused = self._record.failed_starts and self.process.exit_code == 2
         if not refused and self._record.failed_starts < self._patience.tries:
             return True
@@ -171,7 +168,6 @@ class SupervisedEngine:
 
 
 def _why(error: EngineUnavailable, process: VllmProcess) -> str:
-    """Return the cause of a failure in one line."""
     code = process.exit_code
     what = error.brief
     if code is not None and code > 128:
@@ -184,7 +180,7 @@ def _why(error: EngineUnavailable, process: VllmProcess) -> str:
 
 
 class Supervisor:
-    """Engines that are kept running while the block lasts. `tell` gets progress messages, from several threads.
+    """Engines that are kept running while the context lasts. `tell` gets progress messages, from several threads.
 
     `held` are file descriptors that every engine keeps open until all its processes are gone.
     """
@@ -231,9 +227,10 @@ class Supervisor:
         )
 
     def wait_ready(self, is_over: Callable[[], bool] = lambda: False, every: float = 10.0) -> bool:
-        """Return True when each engine is ready or given up, False as soon as `is_over`. Progress every `every` s.
+        """Return True when each engine is ready or given up, False as soon as `is_over`. Shows progress every `every`
+        s.
 
-        Raises EngineUnavailable when all are given up.
+        Raises EngineUnavailable if all are given up.
         """
         began = told = time.monotonic()
         while any(engine.state not in (State.READY, State.GIVEN_UP) for engine in self._engines):
