@@ -1,4 +1,4 @@
-"""Steps of a job through its stages: build, plan, submit, collect, finish."""
+"""Steps of a job through its stages: build, plan, submit, collect and finish."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from orchestrator.store.home_identity import require_own_place
 
 
 class Pipeline:
-    """Takes jobs of one home through their stages. `provider_calls` runs the calls to providers."""
+    """Takes the jobs of a home through their stages. `provider_calls` runs the calls to providers."""
 
     def __init__(
         self,
@@ -65,8 +65,10 @@ class Pipeline:
         may_act: Callable[[], bool] = lambda: True,
         builds: Builds | None = None,
     ) -> None:
-        """`may_act` is true if no other daemon can have taken over the home. `builds` builds jobs; without it, this
-        process does. Raises RefusedError for a copied home."""
+        """`may_act` returns False if another daemon may have taken over the home.
+
+        `builds` builds jobs; without it, this process builds them. Raises RefusedError for a copied home.
+        """
         require_own_place(home)
         self._store = store
         self._home = home
@@ -82,19 +84,18 @@ class Pipeline:
         self.finisher = finisher.Finisher(store, home, now, may_act)
 
     def settings_changed(self) -> None:
-        """Plan every job again at its next step, and let refused rows go to their backends again."""
+        """Plan every job again at its next step, and send refused rows to their backends again."""
         for job in self._store.jobs.unfinished(self._home.identity()):
             self._store.holds.lift(self._store.holds.of(job.id))
         self._replan_timer = ReplanTimer()
 
     @property
     def polls(self) -> PollSchedule:
-        """Schedule of batch polls."""
         return self._batches.polls
 
     @property
     def remote_cleanup(self) -> RemoteCleanup:
-        """Clean-up at backends for shards that are over."""
+        """Clean-up at backends after shards have ended."""
         return self._batches.remote_cleanup
 
     def unreachable(self, job: Job) -> str | None:
@@ -102,7 +103,7 @@ class Pipeline:
         return self._batches.unreachable(job)
 
     def advance(self, job: Job) -> bool:
-        """Take one step; True if something moved. After an OrchError, the job's state is the store's."""
+        """Take one step of a job. True if something moved. After an OrchError, the store has the job's state."""
         if job.built_at is None:
             return self._build(job)
         if job.cancel_requested_at is not None:
@@ -145,7 +146,8 @@ class Pipeline:
 
     def _build(self, job: Job) -> bool:
         is_cancelled, night = job.cancel_requested_at is not None, job.options.get(NIGHT)
-        is_ours = self._builds is None and is_cancelled  # at `orch cancel`, where no scheduler runs nights
+        # by `orch cancel`, in a process without a scheduler of nights
+        is_ours = self._builds is None and is_cancelled
         if night is not None and not is_ours and self._store.schedules.awaits_job(night):
             return False  # the runner of the night builds it
         if is_cancelled:
@@ -163,7 +165,7 @@ class Pipeline:
         return done is not None and done.value
 
     def _is_free(self, job: Job) -> bool:
-        """True if a job is to be built and no process is building it. Discards a rehearsal that was cut off."""
+        """True if no process is building the job. A rehearsal that was cut off is discarded and not built."""
         with builder.claim(self._home, job) as mine:
             is_rehearsal = bool(job.options.get("dry_run"))
             if mine and is_rehearsal:
@@ -171,7 +173,7 @@ class Pipeline:
             return mine and not is_rehearsal
 
     def _end_unbuilt(self, job: Job) -> bool:
-        """End an unwanted job without rows, unless another process builds it."""
+        """End an unwanted job without rows, unless another process is building it."""
         if self._builds is not None:
             self._builds.end(job.id)
         with builder.claim(self._home, job) as mine:
@@ -181,7 +183,7 @@ class Pipeline:
         return mine
 
     def _wind_down(self, job: Job, newer: Job) -> bool:
-        """Send no more rows of a superseded job, and cancel it once no other job awaits rows in flight."""
+        """Send no more rows of a superseded job, and cancel the job once no other job awaits its rows in flight."""
         if newer.built_at is None or job.cancel_requested_at is not None:
             return False
         store, reason = self._store, f"superseded by job {newer.id}"
@@ -210,7 +212,7 @@ class Pipeline:
         return done
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
-        """Give up the rows left at the deadline, if the job says so; True if rows were given up now."""
+        """Give up the rows left at the deadline, if the job file says so. True if rows were given up now."""
         now = self._now()
         if job.deadline_at is None or job.deadline_at > now or not expires(job):
             return False
@@ -222,12 +224,12 @@ class Pipeline:
         return self._store.rows.end_open(job.id, RequestState.EXPIRED, *row_errors.TOO_LATE, now) > 0 or bool(pending)
 
     def _give_up(self, pending: list[Shard]) -> None:
-        """Give up unsent shards; the caller ends their rows."""
+        """Give up unsent shards. The caller ends their rows."""
         for shard in pending:
             self._batches.give_up(shard)
 
     def _plan(self, job: Job, *, moved: bool) -> bool:
-        """Send waiting rows, and cancel and reroute batches that would be late, as the planner says."""
+        """Follow the planner: send waiting rows, and cancel and reroute batches that would be late."""
         if job.cancel_requested_at is not None:
             return False
         now = self._now()
@@ -243,7 +245,7 @@ class Pipeline:
         try:
             orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         except (RefusedError, RequestRefused):
-            self._replan_timer.forget(job)  # the obstacle may be gone at the next step
+            self._replan_timer.forget(job)  # the cause may have gone at the next step
             raise
         if orders is None:
             return True
@@ -260,7 +262,7 @@ class Pipeline:
         return acted
 
     def _trouble(self, job: Job, now: datetime) -> frozenset[str]:
-        """Return the backends at which rows of a job make no progress."""
+        """Return the backends at which a job's rows make no progress."""
         shards = [shard for shard in self._store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED]
         at = {shard.backend for shard in shards}
         silent = {name for name in at if silence([one for one in shards if one.backend == name], now)}
@@ -297,7 +299,7 @@ class Pipeline:
         return bool(first or added)
 
     def _reroute(self, job: Job, shard: Shard, reason: str) -> bool:
-        """Take the unfinished rows of a shard back, to go elsewhere; True unless the rows were taken back before."""
+        """Take the unfinished rows of a shard back, so that they can go elsewhere. False if this was done before."""
         if shard.rerouted_at is not None:
             return False
         if shard.state is ShardState.PENDING:
@@ -319,7 +321,7 @@ class Pipeline:
         return self._batches.advance(job, shard)
 
     def _cancel(self, job: Job) -> None:
-        """End the rows that no backend holds; batches are asked to end when they are tracked."""
+        """End the rows that no backend holds. Batches are cancelled when they are polled."""
         self._give_up([one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING])
         code, reason = row_errors.cancelled(job)
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())

@@ -1,6 +1,6 @@
-"""Paid answers that are gone: a later state of this store had collected them, before a backup was restored.
+"""Paid answers that are gone: a backup was restored that is older than their collection.
 
-The cost is reported, and the rows are paid again only with somebody's consent.
+orch reports the cost, and pays for the rows again only with a person's consent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = ("output", "error")
 GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 CLOCK_SLACK = timedelta(minutes=5)
 LATEST_FILES = timedelta(hours=1)
-"""How long after a batch's end its files may still be missing because they are late."""
+"""How long after a batch's end missing files may only be late."""
 GONE_WORDS = "their answers are gone"
 UNREAD = "their requests cannot be read there, so it is not known if they are this job's"
 
@@ -50,7 +50,10 @@ def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
 
 
 def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
-    """Return the custom_ids of a shard's answers in the home, if only the database was restored; else None."""
+    """Return the custom_ids of a shard's answers in the home, or None.
+
+    The home has them if only the database was restored.
+    """
     found: set[str] = set()
     for kind in KINDS:
         lines = (one.line for one in results.read(home.results(shard_id, kind)))
@@ -59,7 +62,7 @@ def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
 
 
 def bring_here(home: Home, before: str | None, shard_id: str) -> None:
-    """Move the answers of shard id `before` in the home to `shard_id`, if they differ. Raises OSError."""
+    """Move the answers of the shard `before` to the shard `shard_id`, if the ids differ. Raises OSError."""
     if before in (None, shard_id):
         return
     for kind in KINDS:
@@ -75,9 +78,10 @@ def forget_here(home: Home, shard_id: str) -> None:
 
 
 class LostAnswers(Struct, frozen=True):
-    """A batch whose answers are gone, with its own count of tokens. `shard` is the shard id that the batch carries.
+    """A batch whose answers are gone. `used` has the backend's count of tokens, `shard` the shard id that the batch
+    carries.
 
-    Without `is_gone`, the owner of the answers is not known.
+    Without `is_gone`, the answers may belong to another job.
     """
 
     batch: str
@@ -89,7 +93,7 @@ class LostAnswers(Struct, frozen=True):
 
     @classmethod
     def of(cls, batch: RemoteBatch, shard: Shard) -> LostAnswers:
-        """Read a batch's own data, or else its shard's."""
+        """Return the lost answers of a batch. The shard's id stands in if the batch carries no id."""
         rows = batch.rows if batch.rows is not None else batch.completed + batch.failed
         used = Usage(input_tokens=batch.input_tokens, output_tokens=batch.output_tokens)
         return cls(batch.id, batch.shard or shard.id, rows, batch.created_at, used)
@@ -97,10 +101,10 @@ class LostAnswers(Struct, frozen=True):
     def repay(
         self, store: Store, job: Job, shard: Shard, handle: BackendHandle, now: datetime, *, sends: bool = True
     ) -> str:
-        """Book the batch, so that its rows may be sent again or end; return a message about the batch.
+        """Book the batch, so that its rows may be sent again or end. Return a message about the batch.
 
-        `shard` has the batch's rows, and its model's name at the backend. Raises RefusedError without consent to pay
-        again, unless the rows are not sent again (`sends`).
+        `shard` has the batch's rows, and the backend's name for its model. `sends` is true if the rows are sent
+        again. Raises RefusedError if they are and a person has not agreed to pay again.
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
@@ -116,7 +120,9 @@ class LostAnswers(Struct, frozen=True):
         return f"{told}; they are {'sent again, as agreed' if sends else 'cancelled'}"
 
     def _price(self, shard: Shard, handle: BackendHandle) -> tuple[Price | None, Usage]:
-        """Return the highest cost of the batch, by its own count of tokens or else our estimate."""
+        """Return the highest cost of the batch with its usage, by the backend's count of tokens or else our
+        estimate.
+        """
         used = self.used
         if not used.input_tokens and not used.output_tokens:
             used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
@@ -125,9 +131,10 @@ class LostAnswers(Struct, frozen=True):
 
 
 def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: BackendHandle) -> str | None:
-    """Return a message about the agreement if an unsent shard has rows whose paid answers are lost, else None. The
-    answers are those of a cancelled job, so no user could agree when they were lost. `model` is the model's name
-    at the backend. Raises RefusedError without consent to pay again.
+    """Return a message about the agreement if an unsent shard has rows with lost paid answers, else None.
+
+    These are answers of a cancelled job, so no person could agree when they were lost. `model` is the backend's name
+    for the model. Raises RefusedError without consent to pay again.
     """
     lost = store.lost.like(job, shard, model)
     if not lost:
@@ -153,7 +160,7 @@ def _refused(job: Job, told: str) -> RefusedError:
 
 
 def _shares(seqs: Sequence[int], price: Price, used: Usage) -> tuple[dict[int, Price], dict[int, Usage]]:
-    """Divide what a batch has cost equally among its rows; the first row also bears the remainder."""
+    """Divide the cost of a batch equally among its rows. The first row also bears the remainder."""
     totals = structs.asdict(used)
     share = (price.cost / len(seqs)).quantize(PICO, ROUND_DOWN)
     each = {name: tokens // len(seqs) for name, tokens in totals.items()}
@@ -166,6 +173,6 @@ def _shares(seqs: Sequence[int], price: Price, used: Usage) -> tuple[dict[int, P
 
 
 def is_agreed(job: Job, made_at: datetime | None) -> bool:
-    """True if somebody agreed, after the batch was made, to pay again for the job's rows."""
+    """True if a person agreed, after the batch was made, to pay for the job's rows again."""
     agreed = job.options.get(REPAY)
     return agreed is not None and (made_at is None or made_at <= datetime.fromisoformat(agreed) + CLOCK_SLACK)

@@ -1,4 +1,4 @@
-"""Stage 4: when each shard is polled next. The observations of polls are kept in memory, a value per phase."""
+"""Stage 4: the time of each shard's next poll. Observations of polls are kept in memory, in one value per phase."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from orchestrator.policy.overdue import Usual
 
 UNKNOWN = Usual()
 MOST_PUSHED = 10_000
-"""Maximum number of pushed batches kept until polled; some may belong to other programs with the same account."""
+"""Maximum number of announced batches kept until their poll.
+
+Some may belong to other programs with the same account.
+"""
 GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE
 STALE = timedelta(minutes=10)
-"""Maximum duration of a call whose start still counts as the present time once the call returns."""
+"""Maximum duration of a call whose start still counts as the present time when the call returns."""
 BY_THE_CLOCK = ("looked_at", "resumed_at")
-"""Fields that move only if the clock is set back: unwatched time after them counts as well."""
+"""Fields that move only if the clock is set back, because unwatched time counts for them."""
 
 
 class SendPhase(Struct):
     """A shard on its way to its backend.
 
-    `uploads` counts inputs that could not be used, `strays` uploads answered with a foreign file. `uploaded_at` is
-    when the present upload was first visible, `refused_since` when it was first refused.
+    `uploads` counts unusable inputs, `strays` uploads that were answered with a foreign file. `uploaded_at` is when
+    the present upload was first visible, `refused_since` when it was first refused.
     """
 
     uploads: int = 0
@@ -41,10 +44,10 @@ class SendPhase(Struct):
 
 
 class SearchPhase(Struct):
-    """A shard whose create request got no answer. `lists` counts lists without its batch, `waited` the time so far.
+    """A shard whose create request was not answered.
 
-    Clocks may be changed, and a wrong clock may have stamped the intent. So only pauses between this process's polls
-    count, and none of them for longer than planned.
+    `lists` counts lists without its batch, `waited` is the time searched so far. A clock may be changed, or may have
+    been wrong at the intent. So only pauses between this process's polls count, and each for no longer than planned.
     """
 
     lists: int = 0
@@ -59,9 +62,10 @@ class SearchPhase(Struct):
 
 
 class RunPhase(Struct):
-    """A running batch. `denied`: its backend does not know the batch. `asked_at`: when it was first asked to end.
+    """A running batch.
 
-    `over_at` is when the batch was first seen to be over, while its files are not named.
+    `denied` is set if its backend does not know it. `asked_at` is when it was first cancelled. `over_at` is when it
+    was first seen to have ended, while its files are not named.
     """
 
     denied: Denied | None = None
@@ -70,7 +74,7 @@ class RunPhase(Struct):
 
 
 class BestReading(Struct, frozen=True):
-    """The best reading of one result file: its bytes, the rows that it names, and why it broke off."""
+    """The best reading of a result file: its bytes, the rows that it names, and the reason if it is incomplete."""
 
     bytes: int
     rows: int
@@ -78,11 +82,11 @@ class BestReading(Struct, frozen=True):
 
 
 class FilesPhase(Struct):
-    """The files of a batch that is over: the `best` reading of each.
+    """The files of an ended batch, with the `best` reading of each.
 
-    `whole` is the best reading of all together, first reached at `unchanged_since`. `least_told` is the smallest size
-    that the backend has reported. `resumed_at` is when polls began again, if orch missed the end of the wait.
-    `begun_at` is when this process first polled.
+    `whole` is the best reading of all files together, first reached at `unchanged_since`. `least_told` is the
+    smallest total size in bytes that the backend reported. `begun_at` is the first poll of this process. `resumed_at`
+    is the first poll after orch missed the end of the wait.
     """
 
     best: dict[str, BestReading] = field(default_factory=dict)
@@ -94,9 +98,10 @@ class FilesPhase(Struct):
     resumed_at: datetime | None = None
 
     def look(self, until: datetime, now: datetime) -> datetime:
-        """Return the latest time to poll: later if orch was down, or the machine asleep, when the wait ended.
+        """Return the latest time to poll, which is later if orch was down, or the machine asleep, when the wait
+        ended.
 
-        The first poll may happen during an outage, and one failed poll must not cause rows to be paid again.
+        The first poll may happen during an outage, and one failed poll must not cause rows to be paid for again.
         """
         is_unwatched = self.looked_at is None or self.looked_at < until - FILES_APPEAR
         if now >= until and is_unwatched and self.resumed_at is None:
@@ -116,12 +121,11 @@ P = TypeVar("P", SendPhase, SearchPhase, RunPhase, FilesPhase)
 
 
 class PolledShard(Struct):
-    """The next poll of a shard, its last `seen` state, the time of that state (`changed`), and what its phase has
-    shown.
+    """The next poll of a shard, its last `seen` state since `changed`, and the observations of its phase.
 
-    `failing_since`: when its backend's calls began to fail. `busy_since`: when the backend ran out of room. `at` is
-    the latest time observed. Clocks may be changed, and machines sleep. So waits are measured in watched time: the
-    pauses between polls, none of them longer than planned.
+    `failing_since` is when calls to its backend began to fail, `busy_since` when the backend had no more room. `at`
+    is the latest time observed. Clocks may be changed, and machines sleep. So waits are measured in watched time: the
+    pauses between polls, each for no longer than planned.
     """
 
     due: datetime
@@ -134,18 +138,19 @@ class PolledShard(Struct):
     _phase: Phase = field(default_factory=SendPhase)
 
     def phase(self, kind: type[P]) -> P:
-        """Return the observations of this phase; they begin empty if the shard was in another phase."""
+        """Return the observations of this phase. They are empty if the shard was in another phase."""
         if not isinstance(self._phase, kind):
             self._phase = kind()
         return self._phase
 
     def pass_to(self, now: datetime) -> None:
-        """Advance to `now`. If the clock shows more time than was watched, or was set back, the stored times move.
+        """Advance to `now`. If the clock shows more time than was watched, or was set back, the stored times move
+        with it.
 
-        Before a batch is sent all time counts, as nothing is paid yet; a search counts its own pauses.
+        All time counts before a batch is sent, because nothing is paid yet. A search counts its own pauses.
         """
         if now < self.at and self.at - now <= STALE:
-            return  # a call took as long, and `now` is when it began
+            return  # a call took this long, and `now` is its start
         unwatched = now - max(self.at, min(now, max(self.due, self.at + timedelta(seconds=MINUTE))))
         if unwatched < timedelta() or (unwatched and not isinstance(self._phase, (SendPhase, SearchPhase))):
             for moved in (self, self._phase):
@@ -163,7 +168,7 @@ def _move(times: Struct, by: timedelta) -> None:
 
 
 class PollSchedule(Struct):
-    """When each shard is due for a poll. Kept in memory: after a restart, everything is polled once."""
+    """The next poll of each shard. Kept in memory: after a restart, every shard is polled once."""
 
     _by_shard: dict[str, PolledShard] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -171,10 +176,10 @@ class PollSchedule(Struct):
     _hurried: set[str] = field(default_factory=set)
 
     def push(self, batch_id: str) -> None:
-        """Note a provider's event that a batch changed, for an immediate poll. Callable from any thread.
+        """Store a provider's event that a batch changed, so that it is polled at once. May be called from any thread.
 
-        The event may come before the shard has its batch's id, so it is kept until then. It may name `batches/1a` or
-        `1a` for the same batch.
+        An event may come before the shard has its batch's id, so the event is kept until then. It may name the same
+        batch as `batches/1a` or `1a`.
         """
         with self._lock:
             self._pushed[_name(batch_id)] = None
@@ -188,17 +193,17 @@ class PollSchedule(Struct):
         return look
 
     def is_due(self, shard: Shard, handle: BackendHandle, now: datetime) -> bool:
-        """True if a shard is due for a poll; our own server always is."""
+        """True if a shard is due for a poll. Our own server is always due."""
         if handle.is_own:
             return True
         look = self.of(shard, now) if shard.id in self._by_shard else None
-        # Taken before the poll: a later event may be about a change that this poll misses, and counts for the next.
+        # Taken before the poll, because a later event may report a change that this poll misses.
         if self._take(shard) and look is not None:
             look.due = now
         return look is None or now >= look.due
 
     def _take(self, shard: Shard) -> bool:
-        """Take an event about the shard's batch; True if there was one."""
+        """Remove the event about the shard's batch. True if it existed."""
         name = _name(shard.batch_id or "")
         with self._lock:
             if not name or name not in self._pushed:
@@ -215,7 +220,7 @@ class PollSchedule(Struct):
         seen: object = None,
         usual: Usual = UNKNOWN,
     ) -> datetime:
-        """Note a poll and what it saw; return since when the shard has been in this state."""
+        """Store a poll and the state that it saw. Return the time since which the shard has been in this state."""
         look = self.of(shard, now)
         look.failing_since = look.busy_since = None
         if look.seen != seen:
@@ -238,9 +243,9 @@ class PollSchedule(Struct):
         *,
         is_busy: bool = False,
     ) -> None:
-        """Note a failed poll. The next poll comes as after a poll without news, or when the backend asked for it.
+        """Store a failed poll. The next poll comes after the usual pause, or when the backend asked for it.
 
-        `is_busy` means that the backend answered, so the backend is not failing.
+        With `is_busy`, the backend answered, so it is not failing.
         """
         look = self.of(shard, now)
         look.polls += 1
@@ -252,13 +257,13 @@ class PollSchedule(Struct):
         look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
 
     def hurry(self, shard: Shard, now: datetime) -> None:
-        """Poll a shard at once for a reason of our own; repeated calls have no effect."""
+        """Poll a shard at once, for a reason of our own. Repeated calls have no effect."""
         if shard.id not in self._hurried and (look := self._by_shard.get(shard.id)) is not None:
             look.due = now
         self._hurried.add(shard.id)
 
     def forget(self, shard: Shard) -> None:
-        """Forget a shard: its next stage is due at once."""
+        """Forget a shard, so that its next stage is due at once."""
         self._by_shard.pop(shard.id, None)
 
 
@@ -269,12 +274,12 @@ def _name(batch_id: str) -> str:
 def next_look(base: float, polls: int, *, seed: str, ends_in: float | None = None) -> float:
     """Return the seconds until the next poll of a batch, after this many polls without news. Pure.
 
-    `base` is the shortest pause; each pause is 1.5 times the one before, up to five times `base` and ten minutes.
-    When batches usually end (`ends_in` seconds from now) the pause is `base` again. A fifth of it is random.
+    `base` is the shortest pause. Each pause is 1.5 times the one before, up to five times `base` and ten minutes.
+    When batches usually end (`ends_in` seconds from now), the pause is `base` again. A fifth of it is random.
     """
     longest = max(base, min(LONGEST_FACTOR * base, LONGEST))
     pause = min(longest, base * GROWTH ** min(polls, 10))
-    # A batch overdue by more than the longest pause is late for its own reason: polling often does not help.
+    # A batch overdue by more than the longest pause is late for its own reasons, so frequent polls do not help.
     if ends_in is not None and ends_in > -longest:
         pause = min(pause, max(base, ends_in))
     return min(longest, spread(pause, seed))

@@ -15,13 +15,11 @@ from orchestrator.policy.schedule_times import LOOK_BACK
 from orchestrator.store import Store
 
 AFTER = "after"
-"""Job option that holds the id of the predecessor."""
+"""Job option with the id of the predecessor."""
 
 
 class Predecessor(StrEnum):
-    """State of a predecessor."""
-
-    OPEN = "open"  # not over yet
+    OPEN = "open"  # not ended yet
     WELL = "well"  # completed, and its output delivered if it has one; rows may have failed
     NOT_WELL = "not well"
 
@@ -43,7 +41,7 @@ def standing(store: Store, job: Job | None) -> tuple[Predecessor, str]:
 
 
 def named(store: Store, home: str, text: str) -> Job:
-    """Find a predecessor by its id, or the newest job of this name. Raises UsageError."""
+    """Return the newest job with this id or name. Raises UsageError."""
     for job in store.jobs.newest():
         if job.home == home and text in (job.id, job.name):
             return job
@@ -53,7 +51,7 @@ def named(store: Store, home: str, text: str) -> Job:
 
 
 def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
-    """Find a predecessor, with its state.
+    """Return a predecessor with its state.
 
     Raises UsageError if it does not exist, RefusedError if it did not succeed.
     """
@@ -65,7 +63,7 @@ def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
 
 
 def record(store: Store, schedule: Schedule, now: datetime) -> None:
-    """Record the nights of a schedule that follow finished nights of another. Raises InputError."""
+    """Record the nights of a schedule that follow ended nights of its predecessor. Raises InputError."""
     if store.schedules.get(str(schedule.after)) is None:
         raise InputError("the schedule that it comes after was removed")
     for night in _following(store, schedule, now):
@@ -76,7 +74,7 @@ def record(store: Store, schedule: Schedule, now: datetime) -> None:
 
 
 def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Night]:
-    """Yield the nights that have become due; of several missed nights only the newest is run."""
+    """Yield the nights that have become due. Of several missed nights, only the newest is run."""
     since = max(schedule.since, now - LOOK_BACK)
     ended = store.schedules.over(str(schedule.after), since)
     if not ended:
@@ -88,7 +86,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
         assert at is not None, "it has ended"
         came, why = _of(store, night)
         if mine is not None:
-            # The predecessor had failed at first, and was run again.
+            # The predecessor failed at first, and was run again.
             stale = mine.code == JobFault.AFTER and mine.ended_at is not None and mine.ended_at < at
             if stale and came is NightState.DUE:
                 yield replace(mine, due_at=at, reason=why)
@@ -101,7 +99,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
 
 
 def _of(store: Store, night: Night) -> tuple[NightState, str]:
-    """Return the state that a finished night gives the night after it, with the reason."""
+    """Return the state that an ended night gives the night after it, with the reason."""
     if night.state is not NightState.DONE:
         return NightState.SKIPPED, f"the night that it comes after was {night.state}: {night.reason}"
     job = None if night.job_id is None else store.jobs.find(night.job_id)

@@ -1,8 +1,8 @@
-"""Provider calls off the daemon's thread, so that a hanging call holds up only its own shard.
+"""Calls to providers outside the daemon's thread, so that a hanging call delays only its own shard.
 
-Each backend has a few threads. A shard has one stage under way at a time; its result is picked up at the next round.
-A thread that hangs in a call keeps its shard, but not the backend's other shards, other backends or the planner.
-Ending the process does not wait for the thread: a kill has the same effect.
+Each backend has a few threads. A shard has one stage in progress at a time, whose result is picked up at the next
+round. A thread that hangs in a call keeps its shard, but not the backend's other shards, other backends or the
+planner. The process ends without waiting for the thread, as if it were killed.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 THREADS = 4
-"""Maximum number of parallel calls to one backend, so that a slow or hanging call leaves threads for polls."""
+"""Maximum number of parallel calls to one backend. Enough to leave threads for polls if a call is slow or hangs."""
 STOP_SECONDS = 2.0
 
 
 class Done(Struct, Generic[T], frozen=True):
-    """A finished stage and its result."""
+    """The result of an ended stage."""
 
     value: T
 
 
 class ProviderCalls(Protocol):
-    """Runs stages."""
+    """Runs stages of shards."""
 
     def do(
         self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
     ) -> Done[T] | None:
-        """Return the result of the stage under `key`, or start it if none is under way; None until it is over.
+        """Return the result of the stage under `key`, or start the stage. None until it has ended.
 
-        Raises what the stage raised. A backend runs one `alone` stage at a time. The answer of a stage
-        that `pays` is billed, and no later call can find it.
+        Raises the error of the stage. A backend runs only one `alone` stage at a time. The answer of a stage that
+        `pays` is billed, and no later call can find it.
         """
 
     def collect(self, key: str) -> Done[Any] | None:
-        """Return the result of the stage under `key`; None until it is over. Raises what the stage raised."""
+        """Return the result of the stage under `key`, or None until it has ended. Raises the error of the stage."""
 
     def is_busy(self, key: str) -> bool:
-        """True if a stage under this key is under way, or over and not picked up."""
+        """True if the stage under this key is in progress, or its result was not picked up."""
 
     def busy_for(self, key: str) -> float:
-        """Return for how many seconds the stage under this key has been under way, or 0."""
+        """Return the seconds for which the stage under this key has been in progress, or 0."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until a stage is over, or for this many seconds."""
+        """Wait until a stage ends, for at most this many seconds."""
 
     def close(self) -> None:
         """Start nothing more, and leave hanging stages behind."""
 
     def paying(self) -> list[str]:
-        """Return the backends at which a stage that pays is under way."""
+        """Return the backends at which a stage that pays is in progress."""
 
 
 class Inline:
@@ -69,7 +69,6 @@ class Inline:
     def do(
         self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
     ) -> Done[T] | None:
-        """Run the stage."""
         return Done(stage())
 
     def collect(self, key: str) -> Done[Any] | None:
@@ -77,7 +76,6 @@ class Inline:
         return None
 
     def is_busy(self, key: str) -> bool:
-        """Return False."""
         return False
 
     def busy_for(self, key: str) -> float:
@@ -87,7 +85,7 @@ class Inline:
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Do nothing: no stage is under way."""
+        """Do nothing: no stage is in progress."""
 
     def paying(self) -> list[str]:
         return []
@@ -107,8 +105,6 @@ class _Task(Struct):
 
 
 class _Gang(Struct):
-    """The threads of one backend, and the stages that wait for them."""
-
     name: str
     waiting: deque[_Task] = field(default_factory=deque)
     threads: list[threading.Thread] = field(default_factory=list)
@@ -128,7 +124,6 @@ class Threads:
     def do(
         self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
     ) -> Done[T] | None:
-        """See `ProviderCalls`."""
         with self._lock:
             if key not in self._tasks:
                 self._begin(_Task(backend, key, stage, alone, pays))
@@ -136,7 +131,6 @@ class Threads:
         return self.collect(key)
 
     def collect(self, key: str) -> Done[Any] | None:
-        """See `ProviderCalls`."""
         with self._lock:
             task = self._tasks.get(key)
             if task is None or not task.is_over:
@@ -153,7 +147,7 @@ class Threads:
         self._tasks[task.key] = task
         gang.waiting.append(task)
         if len(gang.waiting) > gang.idle and len(gang.threads) < THREADS:
-            # A daemon: the process ends even if a call hangs.
+            # A daemon thread: the process ends even if a call hangs.
             thread = threading.Thread(target=self._work, args=(gang,), name=f"{gang.name} calls", daemon=True)
             gang.threads.append(thread)
             thread.start()
@@ -163,23 +157,19 @@ class Threads:
         return any(task.alone and not task.is_over and task.backend == gang.name for task in self._tasks.values())
 
     def is_busy(self, key: str) -> bool:
-        """See `ProviderCalls`."""
         with self._lock:
             return key in self._tasks
 
     def busy_for(self, key: str) -> float:
-        """See `ProviderCalls`."""
         with self._lock:
             task = self._tasks.get(key)
             return 0.0 if task is None or task.is_over else time.monotonic() - task.begun
 
     def wait(self, seconds: float) -> None:
-        """See `ProviderCalls`."""
         self._over.wait(seconds)
         self._over.clear()
 
     def close(self) -> None:
-        """See `ProviderCalls`."""
         with self._lock:
             self._is_closed = True
             for gang in self._gangs.values():
@@ -193,7 +183,6 @@ class Threads:
             log.warning("left in a call that does not return: %s", ", ".join(hanging))
 
     def paying(self) -> list[str]:
-        """See `ProviderCalls`."""
         with self._lock:
             return [task.backend for task in self._tasks.values() if task.pays and task.is_running]
 

@@ -1,4 +1,4 @@
-"""Rows that upstreams refused and our server retries, from its `/health`."""
+"""Rows that upstreams refused and our server retries, as its `/health` reports them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_GROUPS = 3
 def rows_in_back_off(health: Mapping[str, Any], batch_id: str | None, left: int) -> int:
     """Return how many of the `left` rows of a batch wait between two attempts.
 
-    If no upstream works on anything but refused rows, the others wait too: their upstream lets no row through.
+    If upstreams work only on refused rows, the other rows wait too: their upstream lets no row through.
     """
     refused = sum(int(group["rows"]) for group in _groups(health) if group["batch"] == batch_id)
     if not refused:
@@ -24,7 +24,7 @@ def rows_in_back_off(health: Mapping[str, Any], batch_id: str | None, left: int)
 
 
 def describe_refused(health: Mapping[str, Any], batches: Collection[str]) -> str | None:
-    """Describe the refused rows of some batches (`1 row refused: overloaded (529), try 3 of 20`), or None."""
+    """Return the refused rows of some batches as text (`1 row refused: overloaded (529), try 3 of 20`), or None."""
     groups = sorted(
         (group for group in _groups(health) if group["batch"] in batches),
         key=lambda group: -int(group["rows"]),

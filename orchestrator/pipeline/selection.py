@@ -26,7 +26,10 @@ MOST_NAMES = 20_000
 
 
 class Scope(Struct, frozen=True):
-    """Scope of a run: the first `limit` documents, documents by name or pattern, tasks. Empty means everything."""
+    """Scope of a run: the first `limit` documents, documents `only` by name or pattern, and tasks.
+
+    Empty means all.
+    """
 
     limit: int | None = None
     only: tuple[str, ...] = ()
@@ -38,12 +41,12 @@ class Scope(Struct, frozen=True):
         return cls(told.get("limit"), tuple(told.get("only") or ()), tuple(told.get("tasks") or ()))
 
     def to_options(self) -> dict[str, object]:
-        """Return the options that a job stores; empty for a scope of everything."""
+        """Return the options that a job stores; empty for an unlimited scope."""
         told = {"limit": self.limit, "only": list(self.only), "tasks": list(self.tasks)}
         return {name: value for name, value in told.items() if value}
 
     def check_tasks(self, spec: JobSpec) -> None:
-        """Raise UsageError for a task that the job file does not have."""
+        """Raise UsageError for a task that the job file lacks."""
         known = [task.id for task in spec.tasks]
         for name in self.tasks:
             if name not in known:
@@ -51,14 +54,17 @@ class Scope(Struct, frozen=True):
                 raise UsageError(f"--task {name}: the job file has no such task", hint=hint)
 
     def documents(self, found: Sequence[int | None]) -> int | None:
-        """Return the number of documents in scope, given the number per source; None if it cannot be known."""
+        """Return the number of documents in scope, or None if unknown.
+
+        `found` has the number of documents per source.
+        """
         known = [number for number in found if number is not None]
         if self.only or len(known) < len(found):
             return None
         return sum(known) if self.limit is None else min(self.limit, sum(known))
 
     def tasks_of(self, spec: JobSpec, source: DocumentSource) -> list[str]:
-        """Return the tasks that are asked of the documents of a source."""
+        """Return the tasks in scope that ask about the documents of a source."""
         asked = [task.id for task in spec.tasks_of(source)]
         return [name for name in asked if not self.tasks or name in self.tasks]
 
@@ -67,17 +73,17 @@ EVERYTHING = Scope()
 
 
 def names_document(wanted: str, key: str) -> bool:
-    """True if `wanted` means this document: its key, the end of its path, or a matching pattern."""
+    """True if `wanted` names this document: by its key, the end of its path, or a pattern."""
     return key == wanted or key.endswith(f"/{wanted}") or fnmatchcase(key, wanted)
 
 
 def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
-    """Return up to three documents that a user may have meant by a name that matches no document."""
+    """Return up to three documents that a user may have meant by a name without a document."""
     from difflib import get_close_matches
 
     having = [key for key in keys if wanted in key]
     by_name = {key.rpartition("/")[2]: key for key in keys} | {key: key for key in keys}
-    # A document can match twice, by name and by path, so six matches cover at least three documents.
+    # A document can match by name and by path, so six matches cover at least three documents.
     like = dict.fromkeys(by_name[name] for name in get_close_matches(wanted, by_name, 6, 0.5))
     return having[:3] or list(like)[:3]
 
@@ -85,7 +91,7 @@ def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
 class Selection:
     """Chooses documents one after the other, in the order of the job file.
 
-    With `needs_text`, the limit counts only documents that can be read.
+    With `needs_text`, only readable documents count towards the limit.
     """
 
     def __init__(self, scope: Scope, *, needs_text: bool = False) -> None:
@@ -103,18 +109,18 @@ class Selection:
         return self._scope.limit is not None and self._taken >= self._scope.limit
 
     def may_hold(self, key: str, *, is_table: bool) -> bool:
-        """True if a file must be read: it is chosen, or some of its rows may be."""
+        """True if a file must be read, because it or some of its rows may be chosen."""
         return not self.is_over and (is_table or self._is_named(key, key))
 
     def takes(self, key: str, file: str) -> bool:
-        """Take a document of this file and count it, if it is in scope; True if taken."""
+        """Take a document of this file if it is in scope, and count it. True if it was taken."""
         if self.is_over or not self._is_named(key, file):
             return False
         self._taken += 1
         return True
 
     def passes_over(self, key: str, problem: str) -> bool:
-        """True if the next document is chosen in place of this unreadable document."""
+        """True if the next document is chosen instead of this unreadable one."""
         if not self._needs_text or self.is_over:
             return False
         self._passed_over += 1
@@ -131,7 +137,7 @@ class Selection:
         return bool(found)
 
     def check(self) -> None:
-        """Raise UsageError for a name without a document, with the nearest names, or if no document can be read."""
+        """Raise UsageError for a name without a document, with the nearest names, or if no document is readable."""
         if self._passed_over and not self._taken:
             told = f"none of {number_of(self._passed_over, 'document')} can be read: {self._first_unreadable}"
             raise UsageError(told, hint="`orch validate --list` names them all")
@@ -145,9 +151,9 @@ class Selection:
 
 
 def sampled(spec: JobSpec, base: Path, number: int, reading: ReadingSettings) -> tuple[str, ...]:
-    """Return the keys of up to `number` documents, in the job file's order; nothing is read.
+    """Return the keys of up to `number` documents, in the job file's order. Nothing is read.
 
-    Rows of tables are left out. Raises InputError as reading does, and UsageError if there are only tables.
+    Rows of tables are left out. Raises InputError as reading does, and UsageError if the job file names only tables.
     """
     from orchestrator.documents import Readers, listed
     from orchestrator.documents.kinds import split_name

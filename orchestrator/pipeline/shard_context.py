@@ -1,4 +1,4 @@
-"""Shared context of a shard's stages: backends, provider calls, polls and waits."""
+"""Context that a shard's stages share: backends, provider calls, polls and waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AFTER_FILES = (
     "Rows without an answer are then asked again, three times in all. They may be paid already: "
     "`orch cancel {job}`, then `orch retry {job}`, asks them sooner"
 )
-"""Words that follow the reason for waiting for a batch's files."""
+"""Words added to the reason for waiting for a batch's files."""
 
 
 class ShardWork:
@@ -59,7 +59,7 @@ class ShardWork:
         return handle if shard.preflight is None else replace(handle, price=handle.price.synchronous())
 
     def model(self, job: Job, shard: Shard) -> str:
-        """Return the name of a shard's model at its backend."""
+        """Return the backend's name for a shard's model."""
         return resolve_model(shard.model, shard.backend, self.backends.models(job)) or shard.model
 
     def until(self, job: Job, shard: Shard, ended: datetime) -> datetime:
@@ -75,7 +75,10 @@ class ShardWork:
     def ask(
         self, handle: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
     ) -> Done[T] | None:
-        """Return the result of a stage that asks the backend, or None while it is under way. Raises its errors."""
+        """Return the result of a stage that calls the backend, or None while it is in progress.
+
+        Raises the stage's errors.
+        """
         if handle.is_own:
             return self._inline.do(handle.name, shard.id, stage)
         if not self.provider_calls.is_busy(shard.id):
@@ -83,24 +86,24 @@ class ShardWork:
         return self.provider_calls.do(handle.name, shard.id, stage, alone=alone, pays=pays)
 
     def is_asking(self, shard: Shard) -> bool:
-        """True if a stage of a shard is under way, or over and not picked up."""
+        """True if a stage of a shard is in progress, or its result was not picked up."""
         return self.provider_calls.is_busy(shard.id)
 
     def stage_of(self, shard: Shard) -> ShardState:
-        """Return the state whose stage is next: a started stage is finished first, even if the shard has moved."""
+        """Return the state whose stage is next. A started stage is finished first, even if the shard has moved."""
         return self._begun.get(shard.id, shard.state) if self.is_asking(shard) else shard.state
 
     # --- waits
 
     def failed(self, shard: Shard, handle: BackendHandle, error: BackendError) -> None:
-        """Poll again later after a failed call."""
+        """Schedule the next poll after a failed call."""
         after = error.retry_after if isinstance(error, BackendRefused) else None
         self.polls.failed(shard, handle, self.now(), after, is_busy=isinstance(error, BackendBusy))
 
     def refused_account(
         self, job: Job, shard: Shard, handle: BackendHandle, error: AccountError, what: CallKind
     ) -> bool:
-        """Hold a shard of a refused account, and pause sending. Always return False: nothing moved.
+        """Hold a shard of a refused account, and pause sending. Always returns False, as nothing moved.
 
         Raises AccountError after repeated refusals.
         """
@@ -109,7 +112,7 @@ class ShardWork:
         return self.hold(job, self.store.shards.get(shard.id), HoldCode.ACCOUNT, held)
 
     def hold(self, job: Job, shard: Shard, code: HoldCode, why: str) -> bool:
-        """Record why a shard waits, as an event if the reason is new. Always return False: nothing moved."""
+        """Record why a shard waits. A new reason is also an event. Always returns False, as nothing moved."""
         if code is HoldCode.FILES and job.cancel_requested_at is None:
             why = f"{why}. {_AFTER_FILES.format(job=job.id)}"
         if (shard.held, shard.held_code) != (why, code):
@@ -119,10 +122,9 @@ class ShardWork:
         return False
 
     def hold_failed(self, job: Job, shard: Shard, error: BackendError) -> bool:
-        """Record that a shard waits because a call to its backend failed. Always return False: nothing moved."""
+        """Record that a shard waits because a call to its backend failed. Always returns False, as nothing moved."""
         code = HoldCode.BUSY if isinstance(error, BackendBusy) else HoldCode.UNREACHABLE
         return self.hold(job, shard, code, error.message)
 
     def note(self, job: Job, kind: EventKind, reason: str, shard: Shard) -> None:
-        """Record an event of a shard."""
         self.store.jobs.note(job.id, kind, reason, self.now(), ShardId(shard.id))

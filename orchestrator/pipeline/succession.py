@@ -1,7 +1,7 @@
 """Succession of edited job files: the new job supersedes the unfinished earlier job.
 
-Once the new job is recorded, the earlier one sends nothing. Its rows in flight continue as long as the new job awaits
-a row of their batch; then the earlier job is cancelled.
+Once the new job is recorded, the earlier job sends nothing. Its rows in flight continue while the new job awaits a
+row of their batch. Then the earlier job is cancelled.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def open_jobs(store: Store, home: str) -> list[JobId]:
 
 
 def successor(store: Store, job: Job) -> Job | None:
-    """Return the job that superseded this one, even if its build failed; else None."""
+    """Return the job that superseded this one, even if its build failed, or None."""
     name = job.options.get(SUPERSEDED_BY)
     return None if name is None else store.jobs.find(name)
 
 
 def edited(store: Store, job: Job) -> list[Job]:
-    """Return the unfinished jobs of the same file and scope with other content, oldest first."""
+    """Return the unfinished jobs of the same file and scope with other content, the oldest first."""
     found = [
         other
         for other in _open(store, job.home)
@@ -61,7 +61,7 @@ def follow_folder(store: Store, job: Job) -> None:
 
 
 def supersede(store: Store, job: Job, now: datetime) -> None:
-    """Let a job that is about to be built supersede the earlier jobs of its file, unless it runs alongside them."""
+    """Let a job that is about to be built supersede the earlier jobs of its file, unless it runs beside them."""
     if job.options.get(Edited.BESIDE):
         return
     for other in edited(store, job):
