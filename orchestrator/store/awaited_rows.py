@@ -1,4 +1,4 @@
-"""Rows that are not sent, since they await the answer to another job's row at a backend."""
+"""Rows that are not sent, because they await the answer to another job's row at a backend."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SOURCES = (
 
 
 class AwaitedEnd(Struct, frozen=True):
-    """A row whose wait is over. `answer` is the awaited row's outcome, None if that row has no outcome or is gone.
+    """A row whose wait is over. `answer` is the awaited row's outcome, or None if that row has no outcome or is gone.
 
-    With `is_shown_fault`, the request for the answer showed the fault of an earlier answer.
+    With `is_shown_fault`, the awaited answer was asked for by showing the fault of an earlier answer.
     """
 
     seq: int
@@ -52,7 +52,7 @@ class AwaitedRows:
     ) -> dict[str, list[RowInFlight]]:
         """Return the rows of these jobs in flight with the same request, by cache key.
 
-        With `checked`, only rows whose answers will go through a task's checks.
+        With `checked`, only rows count whose answers go through a task's checks.
         """
         c = requests.c
         query = select(*_FOUND, c.cache_key.label("mark")).where(HAS_KEY, c.task != "" if checked else true())
@@ -116,10 +116,10 @@ class AwaitedRows:
         *,
         task: str | None = None,
     ) -> dict[int, tuple[int, str]]:
-        """Return other jobs' answers that rows with these outcomes can take, by `seq`, as `awaits` returns them.
+        """Return other jobs' answers that rows in these states can take, by `seq`, in the form of `awaits`.
 
-        The newest answer of a run of the same file comes first, then any job's answer to an identical request.
-        If there is no answer, a row awaits an identical request in flight, or an unsent one of the file's open runs.
+        The newest answer of a run of the same file comes first, then any job's answer to the same request. Without an
+        answer, a row awaits the same request in flight, or an unsent one of the file's open runs.
         """
         others = set(open_jobs) - {job.id}
         c = requests.c
@@ -130,7 +130,7 @@ class AwaitedRows:
             end = 1 + (tx.scalar(select(func.max(c.seq)).where(c.job_id == job.id)) or 0)
         for start in range(0, end, PAGE):
             with self._db.read() as tx:
-                # A range of `seq` instead of a LIMIT, which may sort the whole job. An index finds the range.
+                # A range of `seq` instead of a LIMIT, which may sort the whole job. The range uses an index.
                 page = tx.execute(mine.where(c.seq >= start, c.seq < start + PAGE))
                 rows = [row for row in page if row.state in states and row.length and task in (None, row.task)]
                 by_key = _answers_by_key(tx, job, {row.cache_key for row in rows if row.cache_key is not None})
@@ -149,7 +149,7 @@ class AwaitedRows:
     def asked_by(
         self, jobs: Collection[JobId], keys: Collection[str], ids: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, tuple[int, str]]:
-        """Return the open rows that these jobs ask themselves, by cache key or custom_id, as `awaits` returns them.
+        """Return the open rows that these jobs ask themselves, by cache key or custom_id, in the form of `awaits`.
 
         `ids` maps each custom_id to its fingerprint.
         """
@@ -171,12 +171,12 @@ class AwaitedRows:
         }
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:
-        """Return, for each other job that a job's rows await, the number of these rows."""
+        """Return, for each other job that a job's rows await, the number of awaiting rows."""
         with self._db.read() as tx:
             return {JobId(of): rows for of, rows in tx.execute(_SOURCES, {"job": job_id})}
 
     def is_awaited(self, jobs: Collection[JobId], shard_id: ShardId) -> bool:
-        """True if an open row of a shard is awaited by one of these jobs."""
+        """True if one of these jobs awaits an open row of a shard."""
         theirs, mine = requests.alias("theirs"), requests.alias("mine")
         with self._db.read() as tx:
             for job_id in jobs:
@@ -196,7 +196,7 @@ class AwaitedRows:
         return False
 
     def ended(self, job_id: JobId, limit: int) -> list[AwaitedEnd]:
-        """Return up to `limit` rows of a job whose awaited row has an outcome or is gone."""
+        """Return up to `limit` awaiting rows of a job whose awaited row has an outcome or is gone."""
         c, mine = requests.c, requests.alias("mine").c
         columns = (mine.seq, mine.custom_id, mine.fingerprint, mine.model, mine.cache_key, mine.carried_from)
         with self._db.read() as tx:
@@ -224,7 +224,7 @@ class AwaitedRows:
             return list(tx.scalars(query))
 
     def shards_of(self, job_id: JobId, of_job: JobId) -> set[ShardId]:
-        """Return another job's shards with rows that a job awaits."""
+        """Return the shards of another job that have rows which a job awaits."""
         mine = requests.alias("mine").c
 
         with self._db.read() as tx:
@@ -239,7 +239,7 @@ class AwaitedRows:
             return {ShardId(shard_id) for shard_id in tx.scalars(query)}
 
     def take(self, job_id: JobId, answers: Mapping[int, Earlier]) -> int:
-        """Give rows the outcomes they awaited, at no cost; return the number of rows changed."""
+        """Give rows the outcomes that they awaited, at no cost. Return the number of changed rows."""
         names = (*records.CARRIED, "carried_from", "twin_of")
         self._db.before_naming_files()
         with self._db.write() as tx:
@@ -248,7 +248,10 @@ class AwaitedRows:
             return bulk.change(tx, requests, names, ("job_id", "seq"), values) if values else 0
 
     def release(self, job_id: JobId, seqs: Sequence[int]) -> int:
-        """Let a job send rows itself, one of each group of equal requests; return the number of released rows."""
+        """Let a job send awaiting rows itself, one of each group of equal requests.
+
+        Return the number of released rows.
+        """
         c = requests.c
         with self._db.write() as tx:
             open_ = set(open_rows(tx, None, job_id, seqs))
@@ -271,10 +274,10 @@ class AwaitedRows:
 
 
 def _answers_by_key(tx: Connection, job: Job, keys: Collection[str]) -> dict[str, Any]:
-    """Return the newest answers of other jobs of the home to identical requests, by cache key."""
+    """Return the newest answers of other jobs of the home to the same requests, by cache key."""
     if not keys:
         return {}
-    # Answers to tasks were checked; answers to a ready batch file were not.
+    # A job file's answers were checked; a batch file's answers were not.
     checked = job.kind is JobKind.DOCUMENTS
     columns = (*_ANSWER, requests.c.cache_key, requests.c.released_at)
     rows = answers_to(tx, columns, job.home, keys, checked=checked)
@@ -286,7 +289,7 @@ def _answers_by_id(tx: Connection, runs: Collection[str], wanted: Mapping[str, s
     if not runs or not wanted:
         return {}
     c = requests.c
-    # Runs are filtered in Python. With the runs in the query, Postgres might look at every row of a run.
+    # Runs are filtered in Python. With them in the query, Postgres might read every row of a run.
     rows = tx.execute(bulk.each(select(*_ANSWER).where(IS_FRESH, *_ANSWERED), c.custom_id, list(wanted), tx.dialect))
     same = (row for row in rows if row.job_id in runs and row.fingerprint == wanted[row.custom_id])
     return {row.custom_id: row for row in sorted(same, key=AGE)}
@@ -297,7 +300,7 @@ _ANSWERED = (requests.c.state == RequestState.SUCCEEDED, requests.c.released_at.
 
 
 def _awaited_by(mine: Any) -> Callable[[Any], ColumnElement[bool]]:
-    """Return the condition for the row that another row awaits."""
+    """Return a function for the condition of the row that `mine` awaits."""
     return lambda theirs: and_(theirs.job_id == mine.carried_from, theirs.seq == place_elsewhere(mine.twin_of))
 
 

@@ -1,6 +1,6 @@
 """Comparison of two runs, row by row: rows added, removed and answered differently. Results are streamed.
 
-For a document in parts, only the row of its final answer counts, as an edit changes the parts.
+Of a document in parts, only the row of the final answer counts, because an edit changes the parts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
 
 _NO_JOB = JobId("")
 _THEN_MESSAGE = "\n"
-"""Separates the code and the message of a failure, which are compared as one text; no code contains it."""
+"""Separates the code and the message of a failure, which are compared as one text. No code contains it."""
 
 _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
 
 
 class Comparisons:
-    """Operations on two runs; `before` and `after` are jobs, of the same series or not."""
+    """Operations on two runs. The jobs `before` and `after` need not be of the same series."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -70,8 +70,8 @@ class Comparisons:
             yield DocumentRun(**{**row._mapping, "code": code or None, "message": message or None})
 
     def removed_documents(self, before: JobId, after: JobId) -> Iterator[str]:
-        """Yield the names of documents that only the run before had."""
-        # Not a join: documents have no index, and SQLite would search all documents for each document.
+        """Yield the names of documents that only the earlier run has."""
+        # Not a join: documents have no index, so SQLite would search all documents for each document.
         only = _documents(before).except_(_documents(after)).subquery()
         for row in self._db.stream(select(only.c.document).order_by(only.c.document), PAGE):
             yield row.document
@@ -89,9 +89,9 @@ class Comparisons:
             yield ComparedRow(row.custom_id, row.document, row.task)
 
     def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
-        """Yield rows with an outcome in both runs, before and after, if their answers may differ.
+        """Yield rows that have an outcome in both runs, before and after, if their answers may differ.
 
-        Rows whose answer is the same line of the same file in both runs, such as carried rows, are left out.
+        A row whose answer is the same line of the same file in both runs, such as a carried row, is left out.
         """
         other, on = self._beside(before)
         mine, theirs = _MINE.c, other.c
@@ -109,8 +109,9 @@ class Comparisons:
             yield finished(row[: len(FINISHED)]), finished(row[len(FINISHED) :])
 
     def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:
-        """Return the rows to join with `_MINE`, and the join condition; None stands for a run without rows."""
-        # For `job_id IS NULL`, SQLite would scan all rows of all jobs for each row: its index covers only values.
+        """Return the rows to join with `_MINE`, and the condition of the join. None is a run without rows."""
+        # With `job_id IS NULL`, SQLite would scan all rows of all jobs for each row, because its index only covers
+        # values.
         run = _NO_JOB if job_id is None else job_id
 
         def same_row(there: Any) -> ColumnElement[bool]:
@@ -128,5 +129,4 @@ def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 
 def _declared(row: Any) -> ColumnElement[str]:
-    """Return the alias with which a row was made."""
     return func.coalesce(row.first_model, row.model)

@@ -1,6 +1,6 @@
 """The right of a home's daemon to write to a shared database: only the newest generation may write.
 
-Used for a home with a replica (`daemon/replica`), on Postgres. Every transaction of the daemon checks that its
+Used on Postgres, for a home with a replica (`daemon/replica`). Every transaction of the daemon checks that its
 generation is still the newest. A lock keeps the next generation from starting before the transaction ends.
 """
 
@@ -33,7 +33,7 @@ class DaemonFence(Struct, frozen=True):
         return f"{_name(self.home)}{self.generation}"
 
     def require(self, tx: Connection) -> None:
-        """Raise FencedOff if this daemon lost the right; until `tx` ends, no other daemon can take over."""
+        """Raise FencedOff if this daemon has lost the right. Until `tx` ends, no other daemon can take over."""
         table = daemon_fences
         query = select(table.c.replica, table.c.generation).where(table.c.home == self.home)
         found = tx.execute(query.with_for_update(read=True)).first()
@@ -57,11 +57,14 @@ class DaemonFences:
         self._db = database
 
     def take(self, fence: DaemonFence) -> None:
-        """Stop older daemons from writing; end their connections. Raises FencedOff if a newer generation exists."""
+        """Stop older daemons from writing, and end their connections.
+
+        Raises FencedOff if a newer generation exists.
+        """
         table, add = daemon_fences, self._db.upsert(daemon_fences)
         told = add.excluded
         row = {"home": fence.home, "replica": fence.replica, "generation": fence.generation}
-        # A home with another replica restarts at that replica's first generation.
+        # A home with a new replica restarts at that replica's first generation.
         is_newer = (table.c.replica != told.replica) | (table.c.generation <= told.generation)
         begin = add.values(row).on_conflict_do_update(
             index_elements=["home"], set_={"replica": told.replica, "generation": told.generation}, where=is_newer
@@ -72,7 +75,7 @@ class DaemonFences:
             fence.require(tx)
 
     def leave(self, home: str) -> None:
-        """Record that the home has no replica. Daemons that started with a replica can no longer write."""
+        """Record that the home has no replica. Daemons that started with one can no longer write."""
         with self._db.write() as tx:
             tx.execute(delete(daemon_fences).where(daemon_fences.c.home == home))
 

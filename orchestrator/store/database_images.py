@@ -1,4 +1,4 @@
-"""Consistent images of SQLite databases while other connections write to them, all from one moment."""
+"""Consistent images of SQLite databases at one moment, while other connections write to them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from pathlib import Path
 from orchestrator.core.errors import StorageError
 
 LARGEST_IN_MEMORY = 32 * 1024 * 1024
-"""Largest database, in bytes, that is copied in memory; larger ones are copied to disk."""
+"""Maximum bytes of a database that is copied in memory. A larger database is copied to disk."""
 
 
 class WatchedDatabase:
-    """A database that other connections write to. Any thread may call; every call may raise StorageError."""
+    """A database that other connections write to.
+
+    Methods may be called from any thread, and may raise StorageError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with _read_errors(path):
             self._inode = path.stat().st_ino
-            # Two connections, since a connection inside a read transaction does not see changes.
+            # Two connections, because a connection inside a read transaction sees no changes.
             self._watch, self._read = _connected(path), _connected(path)
 
     def close(self) -> None:
-        """Close both connections."""
         self._watch.close()
         self._read.close()
 
@@ -42,7 +44,7 @@ class WatchedDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep one view during the block, so that `image` shows the database at the block's start."""
+        """Freeze the view during the block, so that `image` shows the database as at the block's start."""
         with _read_errors(self._path):
             self._read.execute("BEGIN")
             try:
@@ -53,7 +55,7 @@ class WatchedDatabase:
                 self._read.rollback()
 
     def image(self, target: Path) -> bytes | Path:
-        """Return the bytes of the database's file. Copies a large file to `target` and returns that path instead."""
+        """Return the bytes of the database file. A large file is copied to `target`, and that path is returned."""
         pages, size = (self._number(f"PRAGMA {name}") for name in ("page_count", "page_size"))
         if pages * size <= LARGEST_IN_MEMORY:
             return self._read.serialize()
@@ -69,7 +71,7 @@ class WatchedDatabase:
 
 @contextmanager
 def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatabase]) -> Iterator[bool]:
-    """Start reading all databases; yield True if the first database was not written to meanwhile."""
+    """Start to read all databases. Yield True if the first database was not written to meanwhile."""
     with ExitStack() as stack:
         before = None if first is None else first.version()
         for database in (*([] if first is None else [first]), *others):
@@ -78,7 +80,7 @@ def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatab
 
 
 def has_rows(path: Path, tables: Iterable[str]) -> bool:
-    """True if a database exists and at least one of these tables has a row."""
+    """True if a database exists and one of these tables has a row."""
     if not path.exists():
         return False
     with _read_errors(path), closing(_connected(path)) as database:

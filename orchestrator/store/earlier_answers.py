@@ -1,4 +1,4 @@
-"""Queries about requests before orch sends them: earlier outcomes, other jobs' answers, equal rows."""
+"""Queries about requests before orch sends them: earlier outcomes, other jobs' answers, and equal rows."""
 
 from __future__ import annotations
 
@@ -20,30 +20,28 @@ _ABOUT = (
     "custom_id", "fingerprint", "job_id", "carried_from", "released_at", "cut_from_tokens", "sent_as", "notes",
 )  # fmt: skip
 EARLIER = [requests.c[name] for name in (*CARRIED, *_ABOUT)]
-"""Columns that `earlier` takes: only half of all columns, as a night reads a row for each unchanged document."""
+"""Columns that `earlier` reads. A night reads a row per unchanged document, and this is only half of all columns."""
 _STATE, _ERROR_CODE = CARRIED.index("state"), CARRIED.index("error_code")
 _FACTS = len(CARRIED)
 _CUSTOM_ID, _FINGERPRINT, _JOB_ID, _, _RELEASED_AT = range(_FACTS, _FACTS + 5)
 
 
 class Known:
-    """Queries about requests before orch sends them."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def known_ids(self, job_id: JobId, custom_ids: Sequence[str]) -> frozenset[str]:
-        """Return which of these custom_ids the job already has."""
+        """Return the custom_ids among these that the job already has."""
         query = select(requests.c.custom_id).where(requests.c.job_id == job_id)
         with self._db.read() as tx:
             return frozenset(tx.scalars(bulk.each(query, requests.c.custom_id, custom_ids, tx.dialect)))
 
     def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        """Return the newest outcome of each request from these runs (oldest first).
+        """Return the newest outcome of each request from these runs, which are given oldest first.
 
-        If no run sent the current request, an answer that the newest run took over for the same request counts.
-        `wanted` maps custom_ids to fingerprints: an answer to an old wording counts again when that wording returns.
-        An outcome released from quarantine does not count.
+        `wanted` maps custom_ids to fingerprints: an answer to an old wording counts again once that wording returns.
+        If no run sent the request, an answer that the newest run took over counts. An outcome released from
+        quarantine does not count.
         """
         if not runs or not wanted:
             return {}
@@ -52,16 +50,16 @@ class Known:
         return found | self._taken(runs, left) if left else found
 
     def _newest_answers(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        # Runs are filtered in Python, not in SQL. An index by custom_id finds the few fresh answers, while a join
-        # by job would look for every id in every night.
+        # Runs are filtered in Python, not in SQL. An index by custom_id finds the few fresh answers, but a join by
+        # job would look for every id in every night.
         query = select(*EARLIER).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))
         age = {job_id: number for number, job_id in enumerate(runs)}
-        # Fingerprints belong in the query: a document that changes every night has a fresh answer from every night.
+        # Fingerprints belong in the query: a document that changes every night has an answer from every night.
         fingerprints = requests.c.fingerprint, list(wanted.values())
         with self._db.read() as tx:
             each = bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect, also=fingerprints)
             found = tx.execute(each).all()
-        # Columns by position, as access by name would take a third of the time per row.
+        # Columns by position: access by name takes a third of the time per row.
         rows = [row for row in found if row[_JOB_ID] in age and wanted[row[_CUSTOM_ID]] == row[_FINGERPRINT]]
         rows.sort(key=lambda row: age[row[_JOB_ID]])
         newest = {row[_CUSTOM_ID]: row for row in rows}
@@ -83,7 +81,7 @@ class Known:
         }
 
     def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, EarlierRow]:
-        """Return the facts from which a run made these rows; rows that the run lacks are left out."""
+        """Return what a run made these rows from. Rows that the run lacks are left out."""
         c = requests.c
         columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state, c.sent_model)
         with self._db.read() as tx:
@@ -99,10 +97,10 @@ class Known:
             yield row.document
 
     def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
-        """Return the newest answer for each request, model and backend that a job of this home received itself.
+        """Return the newest answer that a job of this home received itself, per request, backend and model.
 
-        Keys are the cache key, the backend, and its name for the model. With `checked`, only answers that passed a
-        task's checks: rows of a ready batch file have no checks.
+        Keys are the cache key, the backend, and the backend's name for the model. With `checked`, only answers that
+        passed a task's checks count: a batch file's rows have none.
         """
         with self._db.read() as tx:
             columns = (*EARLIER, requests.c.seq, requests.c.cache_key, BACKEND)
@@ -112,14 +110,14 @@ class Known:
     def originals(self, job_id: JobId, keys: Collection[str]) -> dict[tuple[str, str, str], int]:
         """Return the `seq` of each row that the job sends itself, by cache key, model and task."""
         c = requests.c
-        # The job is filtered in Python. With the job in the query, Postgres would look at all its rows.
+        # The job is filtered in Python. With it in the query, Postgres would read all rows of the job.
         query = select(c.job_id, c.cache_key, c.model, c.task, c.seq).where(HAS_KEY)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))
             return {(row.cache_key, row.model, row.task): row.seq for row in rows if row.job_id == job_id}
 
     def same(self, job_id: JobId, other_id: JobId) -> int:
-        """Count a job's rows that have the same place, identity and fingerprint in another job."""
+        """Return how many rows of a job have the same `seq`, identity and fingerprint in another job."""
         mine = requests.alias("mine").c
 
         def same_place(there: Any) -> ColumnElement[bool]:
@@ -135,17 +133,17 @@ class Known:
 def answers_to(
     tx: Connection, columns: Sequence[Any], home: str, keys: Collection[str], *, checked: bool
 ) -> list[Row[Any]]:
-    """Return the answers, oldest first, that jobs of a home received themselves to requests with these cache keys.
+    """Return the answers that jobs of a home received themselves to requests with these cache keys, the oldest first.
 
-    `columns` must include the columns of `AGE`. With `checked`, only answers that passed a task's checks.
+    `columns` must include the columns of `AGE`. With `checked`, only answers that passed a task's checks count.
     """
     c = requests.c
-    # The home is looked up for each answer, as a join from the home's jobs would find all rows of these jobs.
+    # The home is looked up per answer, because a join from the home's jobs would find all rows of these jobs.
     whose = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
     query = (
         select(*columns, whose)
         .where(HAS_KEY, c.state == RequestState.SUCCEEDED)
-        # An answer to a request that showed the fault of an earlier answer does not answer this request.
+        # An answer to a request that showed the fault of an earlier answer is no answer to this request.
         .where(c.sent_model.is_not(None), c.first_offset.is_(None), c.task != "" if checked else true())
     )
     found = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))
@@ -153,7 +151,7 @@ def answers_to(
 
 
 def earlier(row: Any) -> Earlier:
-    """Read an earlier outcome from a row that begins with `EARLIER`."""
+    """Convert a row that begins with `EARLIER` to an outcome."""
     name, fingerprint, job_id, carried_from, _, cut, sent_as, notes = row[_FACTS : _FACTS + len(_ABOUT)]
     return Earlier(
         name, fingerprint, STATES[row[_STATE]], row[_ERROR_CODE], carried_from or job_id, row[:_FACTS], cut,

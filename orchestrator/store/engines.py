@@ -1,4 +1,4 @@
-"""Measured throughput of our own engines, and how long they have held GPUs."""
+"""Measured throughput of our own engines, and the times for which they have held GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MeasuredRates:
         self._db = database
 
     def put(self, rates: EngineRates) -> None:
-        """Record an engine's rates, replacing earlier rates for the same options, version and GPU."""
+        """Store an engine's rates. They replace earlier rates for the same options, version and GPU."""
         values = {name: getattr(rates, name) for name in _FIELDS}
         keys = [column.name for column in engine_rates.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
@@ -51,7 +51,7 @@ class EngineHolds:
         self._db = database
 
     def keep(self, holds: Sequence[EngineHold]) -> None:
-        """Record new holds, and new end times of recorded holds."""
+        """Store new holds, and new end times of stored holds."""
         rows = [{name: getattr(one, name) for name in _HOLD_FIELDS} for one in holds]
         if not rows:
             return
@@ -62,7 +62,7 @@ class EngineHolds:
             tx.execute(statement.on_conflict_do_update(index_elements=keys, set_=moved), rows)
 
     def since(self, when: datetime | None = None) -> list[EngineHold]:
-        """Return the holds that lasted until `when` or later, or all holds, by start."""
+        """Return the holds that lasted until `when` or later, or all holds, in order of their start."""
         c = engine_holds.c
         query = select(*(c[name] for name in _HOLD_FIELDS)).order_by(c.began_at, c.backend, c.engine)
         if when is not None:

@@ -21,16 +21,16 @@ from orchestrator.store.tables import FIRST_LINE, requests
 
 
 class Escalations:
-    """Operations on rows that are re-asked after a bad answer."""
+    """Operations on rows that are asked again after a bad answer."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def escalate(self, shard: Shard, failed: Sequence[Settled], step: Step, now: datetime) -> int:
-        """Book the cost of failed answers, and let their rows wait for the next rung; return the number of rows.
+        """Book the cost of failed answers, and let their rows wait for the next model. Return the number of rows.
 
-        Both happen in one transaction, so a kill leaves both or nothing. Rows that have an outcome or left the shard
-        stay unchanged, so a repeated call changes nothing. No attempt is counted.
+        Both happen in one transaction. Rows that have an outcome or left the shard stay unchanged, so a repeated call
+        changes nothing. No attempt is counted.
         """
         if not failed:
             return 0
@@ -49,9 +49,9 @@ class Escalations:
             return len(seqs)
 
     def inherit(self, job_id: JobId, seqs: Collection[int], of_jobs: Collection[JobId]) -> int:
-        """Let unsent rows begin at the rung that the same row of another job reached; return the number of rows.
+        """Let unsent rows begin with the model that the same row of another job reached. Return the number of rows.
 
-        The other job already paid for answers of the lower rungs, which failed their check.
+        The other job has already paid for answers of the weaker models, which failed their check.
         """
         c = requests.c
         columns = (c.seq, c.custom_id, c.fingerprint)
@@ -72,8 +72,10 @@ class Escalations:
             return bulk.change(tx, requests, names, ("job_id", "seq"), found.values())
 
     def reask_rows(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
-        """Book the cost of failed answers, and let their rows ask the same model again; return the number of rows.
-        `spans` has the byte ranges of the new request lines, by seq. Otherwise works like `escalate`."""
+        """Book the cost of failed answers, and let their rows ask the same model again. Return the number of rows.
+
+        `spans` has the byte ranges of the new request lines, by seq. Otherwise works like `escalate`.
+        """
         if not failed:
             return 0
         c = requests.c
@@ -100,7 +102,7 @@ class Escalations:
             return len(seqs)
 
     def _booked(self, tx: Connection, shard: Shard, failed: Sequence[Settled], kind: str, now: datetime) -> list[int]:
-        """Book the answers of open rows in a shard; return the `seq` of each of these rows."""
+        """Book the answers of the shard's open rows, and return the `seq` of each such row."""
         by_seq = {row.outcome.seq: row for row in failed}
         seqs = open_rows(tx, shard.id, shard.job_id, by_seq)
         book(tx, shard.id, shard.job_id, shard.backend, ((by_seq[seq], kind) for seq in seqs), now)

@@ -1,4 +1,4 @@
-"""Database work of gc: carried answers, forgetting jobs, copies of the database and their checks."""
+"""Database work of gc: carried answers, removal of jobs, and copies of the database with their checks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from orchestrator.store.tables import jobs, ledger, requests
 
 PAGE = 5000
 CLEARED = "cleared_at"
-"""The job option that marks removed files."""
+"""Job option that marks a job whose files are removed."""
 IS_OVER: ColumnElement[bool] = or_(jobs.c.finished_at.is_not(None), jobs.c.error.is_not(None))
 
 
 class Lines(Struct, frozen=True):
-    """Result lines of a shard's file that a home's rows refer to: their number, and where the last line ends."""
+    """Result lines of a shard's file that a home's rows refer to: their number, and the offset where the last line
+    ends.
+    """
 
     shard: str
     kind: str
@@ -34,13 +36,13 @@ class Lines(Struct, frozen=True):
 
 
 class Removals:
-    """Operations of gc. `home` is a home's id: on a shared database, each home handles its own jobs."""
+    """Operations of gc. `home` is a home's id: each home on a shared database handles its own jobs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def jobs(self, home: str) -> list[Job]:
-        """Return every job of a home, newest first."""
+        """Return every job of a home, the newest first."""
         query = select(jobs).where(jobs.c.home == home).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
         with self._db.read() as tx:
             return [Job(**{**row._mapping, "kind": JobKind(row.kind)}) for row in tx.execute(query)]
@@ -69,7 +71,7 @@ class Removals:
     def clear(self, job_id: JobId, folder: Path, now: datetime) -> bool:
         """Mark a job whose folder will be removed: no run carries its answers over or retries its rows.
 
-        Counts, costs and reasons of its rows stay. Returns False if the job is not over.
+        Counts, costs and reasons of its rows stay. Returns False if the job has not ended.
         """
         with self._db.write() as tx:
             locked = select(jobs.c.options, jobs.c.output_path).where(jobs.c.id == job_id, IS_OVER).with_for_update()
@@ -86,7 +88,7 @@ class Removals:
             return True
 
     def forget(self, job_id: JobId) -> bool:
-        """Delete a job with its rows, events and ledger lines. Returns False if the job is not over, or gone.
+        """Delete a job with its rows, events and ledger lines. Returns False if the job has not ended, or is gone.
 
         With the last job of a file, the file's acknowledgements are deleted too.
         """
@@ -98,7 +100,7 @@ class Removals:
             return gone
 
     def result_files(self, home: str) -> list[Lines]:
-        """Return the files that rows of a home's jobs refer to, except for jobs whose files are gone."""
+        """Return the files that rows of a home's jobs refer to, without jobs whose files are gone."""
         c = requests.c
         query = (
             select(c.result_shard, c.result_kind, func.count(), func.max(c.result_offset + c.result_length))
@@ -110,7 +112,7 @@ class Removals:
             return [Lines(*row) for row in tx.execute(query)]
 
     def result_lines(self, home: str) -> Iterator[tuple[str, str, Span]]:
-        """Yield (shard, kind, byte range) of each line that rows refer to, by file, in the order of the lines."""
+        """Yield the shard, kind and byte range of each line that rows refer to, in the order of files and lines."""
         c = requests.c
         place = (c.result_shard, c.result_kind, c.result_offset, c.result_length)
         query = (
@@ -123,7 +125,7 @@ class Removals:
             yield row.result_shard, row.result_kind, Span(row.result_offset, row.result_length)
 
     def request_files(self, home: str) -> list[tuple[JobId, int]]:
-        """Return a home's jobs with a request file, and the file offset where the last line in use ends."""
+        """Return a home's jobs with a request file, and the offset at which the last line in use ends."""
         c = requests.c
         query = (
             select(c.job_id, func.max(c.offset + c.length))
@@ -141,7 +143,7 @@ class Removals:
         return self._db.path is not None
 
     def copy_to(self, path: Path) -> None:
-        """Copy the database if it is a file; other connections may write to it meanwhile."""
+        """Copy the database if it is a file. Other connections may write to it meanwhile."""
         if self._db.path is not None:
             copy_sqlite(self._db.path, path)
 
@@ -151,7 +153,7 @@ def _with_files(home: str) -> Any:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy a SQLite database consistently and durably; other connections may write to it meanwhile.
+    """Copy a SQLite database consistently and durably. Other connections may write to it meanwhile.
 
     Raises StorageError.
     """

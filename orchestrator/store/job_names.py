@@ -10,7 +10,8 @@ from orchestrator.store import Store
 
 
 def job_named(store: Store, home: str, name: str) -> Job:
-    """Return the job with the id `name`, the newest run with this name, or the job whose id begins with `name`.
+    """Return the job with the id `name`, else the newest run with this name, else the job whose id begins with
+    `name`.
 
     A name finds a limited run only if no unlimited run exists. If several homes have the name, `home` wins. Raises
     UsageError if no job or several jobs match.
@@ -27,7 +28,7 @@ def job_named(store: Store, home: str, name: str) -> Job:
 
 
 def _of_schedule(store: Store, name: str) -> list[Job]:
-    """Return the newest job of a schedule's nights, as a list of one or none."""
+    """Return a list with the newest job of a schedule's nights, or an empty list."""
     schedule = store.schedules.find(name)
     nights = [] if schedule is None else store.schedules.nights(schedule.id)
     made = (store.jobs.find(night.job_id) for night in reversed(nights) if night.job_id is not None)
@@ -36,7 +37,7 @@ def _of_schedule(store: Store, name: str) -> list[Job]:
 
 
 def _newest_of_series(runs: Sequence[Job]) -> list[Job]:
-    """Return the newest run of each job file, preferring runs that are not limited."""
+    """Return the newest run of each job file. An unlimited run is preferred."""
     found: dict[str, Job] = {}
     for job in sorted(runs, key=lambda run: (not run.is_limited, run.created_at), reverse=True):
         found.setdefault(job.series, job)

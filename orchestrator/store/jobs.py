@@ -1,4 +1,4 @@
-"""Jobs, their tags and events, and the documents found by their builds."""
+"""Jobs, their tags and events, and the documents that their builds found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.records import FileMark, SeenDocument
 from orchestrator.store.tables import documents, events, jobs, tags
 
-# Built once, since building a statement takes three times as long as executing it.
+# Built once, because building a statement takes three times as long as executing it.
 _BY_ID = select(jobs).where(jobs.c.id == bindparam("job"))
 _OF_SERIES = select(jobs).where(jobs.c.series == bindparam("series")).order_by(desc(jobs.c.created_at))
 _MARKS = select(*(documents.c[name] for name in ("key", "stamp", "content", "digest", "size", "last_seen_at")))
@@ -33,7 +33,6 @@ _UNFINISHED = (
 
 
 def job_of(row: Any) -> Job:
-    """Convert a table row to a job."""
     values = dict(row._mapping)
     values["kind"] = JobKind(values["kind"])
     return Job(**values)
@@ -46,7 +45,7 @@ class Jobs:
         self._db = database
 
     def add(self, job: Job, job_tags: Mapping[str, str]) -> None:
-        """Record a new job."""
+        """Store a new job."""
         with self._db.write() as tx:
             tx.execute(insert(jobs).values(**asdict(job)))
             if job_tags:
@@ -79,8 +78,10 @@ class Jobs:
         return None if row is None else job_of(row)
 
     def newest(self, limit: int | None = None, *, skip: int = 0, text: str = "") -> list[Job]:
-        """Return jobs, newest first, without the first `skip`. With `text`, only jobs whose name or id contains
-        it."""
+        """Return jobs, the newest first, without the first `skip`.
+
+        With `text`, a job's name or id must contain it.
+        """
         query = select(jobs).order_by(desc(jobs.c.created_at), jobs.c.id).limit(limit).offset(skip)
         if text:
             query = query.where(or_(*(one.icontains(text, autoescape=True) for one in (jobs.c.name, jobs.c.id))))
@@ -88,12 +89,12 @@ class Jobs:
             return [job_of(row) for row in tx.execute(query)]
 
     def unfinished(self, home: str) -> list[Job]:
-        """Return a home's jobs that are not over, by deadline, then by age."""
+        """Return a home's jobs that have not ended, by deadline, then by age."""
         with self._db.read() as tx:
             return [job_of(row) for row in tx.execute(_UNFINISHED, {"home": home})]
 
     def homes(self, only: Collection[str] | None = None) -> frozenset[str]:
-        """Return the ids of homes with jobs here; with `only`, of homes with one of these jobs."""
+        """Return the ids of homes with jobs in this database. With `only`, only these jobs count."""
         query = select(jobs.c.home).distinct()
         if only is not None:
             query = query.where(jobs.c.id.in_(only))
@@ -101,7 +102,7 @@ class Jobs:
             return frozenset(tx.scalars(query))
 
     def follow(self, job: Job, moved: Job, identity: str) -> Job:
-        """Give a job whose file was moved the file and settings of `moved`; return the changed job."""
+        """Give a job whose file was moved the file and settings of `moved`. Return the changed job."""
         with self._db.write() as tx:
             row = tx.execute(select(jobs.c.options).where(jobs.c.id == job.id).with_for_update()).one()
             options = {**row.options, "config": moved.options["config"]}
@@ -110,13 +111,13 @@ class Jobs:
         return self.get(job.id)
 
     def of_name(self, name: str) -> list[Job]:
-        """Return the jobs with this name, newest first, without dry runs."""
+        """Return the jobs with this name, the newest first, without rehearsals."""
         query = select(jobs).where(jobs.c.name == name).order_by(desc(jobs.c.created_at))
         with self._db.read() as tx:
             return [job for job in map(job_of, tx.execute(query)) if not job.options.get("dry_run")]
 
     def of_series(self, series: str) -> list[Job]:
-        """Return every run of a job file, newest first."""
+        """Return every run of a job file, the newest first."""
         with self._db.read() as tx:
             return [job_of(row) for row in tx.execute(_OF_SERIES, {"series": series})]
 
@@ -126,20 +127,20 @@ class Jobs:
         return {row.key: row.value for row in rows}
 
     def mark_built(self, job_id: JobId, now: datetime) -> None:
-        """Mark the requests of the job as complete. Raises StateConflict if they were complete before."""
+        """Mark the requests of the job as complete. Raises StateConflict if they already were."""
         self._db.before_naming_files()
         self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
 
     def ignored(self, job_id: JobId, found: Mapping[str, Any]) -> None:
-        """Record what a build found besides documents, such as ignored files."""
+        """Store what a build found besides documents, such as ignored files."""
         self._set(job_id, jobs.c.built_at.is_(None), ignored=found)
 
     def revise(self, job_id: JobId, **terms: datetime | Decimal) -> None:
-        """Give an unfinished job another `deadline_at` or `budget`."""
+        """Give an unfinished job another `deadline_at` or `budget`. Raises StateConflict."""
         self._set(job_id, jobs.c.finished_at.is_(None), **terms)
 
     def request_cancel(self, job_id: JobId, code: CancelCode, reason: str, now: datetime) -> bool:
-        """Request the cancellation of a job; False if a cancellation was requested before, or the job is over."""
+        """Request the cancellation of a job. False if it was requested before, or the job has ended."""
         try:
             condition = jobs.c.finished_at.is_(None) & jobs.c.cancel_requested_at.is_(None) & jobs.c.error.is_(None)
             self._set(job_id, condition, cancel_requested_at=now, cancel_code=code, cancel_reason=reason)
@@ -150,7 +151,7 @@ class Jobs:
     def finish(
         self, job_id: JobId, output_path: str, now: datetime, *, error: str | None = None, code: str | None = None
     ) -> None:
-        """Record a job's end and its result file; with `error`, the file could not be delivered."""
+        """Record a job's end and its result file. With `error`, the rows could not be delivered."""
         values = {"finished_at": now, "output_path": output_path, "error": error, "error_code": code}
         self._db.before_naming_files()
         self._set(job_id, jobs.c.finished_at.is_(None), **values)
@@ -181,13 +182,12 @@ class Jobs:
         self._set(job_id, over, error=error, error_code=code)
 
     def reopen(self, job_id: JobId, **options: Any) -> None:
-        """Reopen a finished job, to be finished again with additional options. Raises StateConflict."""
+        """Reopen a finished job with additional options, so that it is finished again. Raises StateConflict."""
         over = {"finished_at": None, "output_path": None, "error": None, "error_code": None}
         self.allow(job_id, **options)
         self._set(job_id, jobs.c.finished_at.is_not(None), **over)
 
     def allow(self, job_id: JobId, **options: Any) -> None:
-        """Add options to a job."""
         with self._db.write() as tx:
             row = tx.execute(select(jobs.c.options).where(jobs.c.id == job_id).with_for_update()).first()
             if row is not None and options:
@@ -201,7 +201,7 @@ class Jobs:
             return tx.execute(query).first() is not None
 
     def discard(self, job_id: JobId) -> bool:
-        """Delete an unbuilt job. Returns False for a built job, as a daemon may already have sent its rows."""
+        """Delete an unbuilt job. Returns False for a built job, because a daemon may already have sent its rows."""
         with self._db.write() as tx:
             return tx.execute(delete(jobs).where(jobs.c.id == job_id, jobs.c.built_at.is_(None))).rowcount == 1
 
@@ -211,12 +211,14 @@ class Jobs:
                 raise StateConflict(f"job {job_id} is not in the expected state")
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-        """Return each job's counts of requests by state, and of accepted answers with a mark, such as cut answers."""
+        """Return the numbers of each job's requests by state, and of accepted answers with a mark, such as cut
+        answers.
+        """
         with self._db.asking() as ask:
             return job_figures.counts(ask, job_ids)
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:
-        """Return the jobs that have sent a batch, or are about to send one."""
+        """Return the jobs that have sent a batch, or are about to."""
         with self._db.asking() as ask:
             return job_figures.submitted(ask, job_ids)
 
@@ -236,14 +238,14 @@ class Jobs:
             tx.execute(insert(events).from_select([*values], there.where(jobs.c.id == job_id)))
 
     def events(self, job_id: JobId) -> list[Event]:
-        """Return the events of a job, oldest first."""
+        """Return the events of a job, the oldest first."""
         columns = (events.c.at, events.c.kind, events.c.reason, events.c.shard_id, events.c.code)
         query = select(*columns).where(events.c.job_id == job_id).order_by(events.c.id)
         with self._db.read() as tx:
             return [Event(*row) for row in tx.execute(query)]
 
     def saw_documents(self, series: str, seen: Iterable[SeenDocument], now: datetime) -> None:
-        """Record the documents that a build found."""
+        """Store the documents that a build found."""
         times = {"series": series, "first_seen_at": now, "last_seen_at": now}
         rows = [{**asdict(document), **times} for document in seen]
         if not rows:
@@ -259,14 +261,14 @@ class Jobs:
             bulk.change(tx, documents, ("last_seen_at",), ("series", "key"), ((now, series, key) for key in keys))
 
     def marks(self, series: str, keys: Sequence[str]) -> dict[str, FileMark]:
-        """Return the stored facts about files, by key; unknown files are left out."""
+        """Return the stored facts about files, by key. Unknown files are left out."""
         query = _MARKS.where(documents.c.series == series)
         with self._db.read() as tx:
             found = tx.execute(bulk.each(query, documents.c.key, keys, tx.dialect)).all()
         return {key: FileMark(*rest) for key, *rest in found}
 
     def marks_in(self, series: str, file: str) -> dict[str, FileMark]:
-        """Return the stored facts about the documents that a container had when it was last read, by key."""
+        """Return the stored facts about the documents of a container's last reading, by key."""
         c = documents.c
         with self._db.read() as tx:
             query = _MARKS.where(c.series == series, c.file == file)

@@ -1,4 +1,4 @@
-"""The tables of facts learned from refusals: limits, refused fields, and rows held because of a refusal."""
+"""Tables of facts learned from refusals: limits, refused fields, and rows held because of a refusal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ limits = Table(
     Column("reason", Words, nullable=False),
 )
 
-# Fields of requests that a model has refused. `model` is its name at the backend, `endpoint` the path of the task.
+# Fields of requests that a model has refused. `model` is the backend's name for it, `endpoint` the path of the task.
 refused_fields = Table(
     "refused_fields",
     metadata,
@@ -34,7 +34,7 @@ refused_fields = Table(
     Column("learned_at", Instant, nullable=False),
 )
 
-# Groups of rows that wait because a backend refused them all. `model` is the alias in the rows.
+# Groups of rows that wait because a backend refused all of them. `model` is the alias in the rows.
 refusal_holds = Table(
     "refusal_holds",
     metadata,
@@ -50,7 +50,7 @@ refusal_holds = Table(
 )
 
 
-# Sets of fields that a model has answered; requests with such a set need no preflight.
+# Field sets that a model has answered. Requests with such a set need no preflight.
 proven_requests = Table(
     "proven_requests",
     metadata,
