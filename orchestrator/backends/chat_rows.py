@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends.files import request_lines
+from orchestrator.core.batch_api import CHAT
 from orchestrator.core.errors import InputError
 from orchestrator.core.json_decoders import json_decoder
 
-CHAT = "/v1/chat/completions"
 NO_EFFECT = frozenset(
     {
         "metadata", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_options",

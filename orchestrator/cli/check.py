@@ -15,6 +15,7 @@ from orchestrator.backends.profiles import BatchLimits
 from orchestrator.cli.console_progress import progress
 from orchestrator.cli.options import scope_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
+from orchestrator.core.batch_api import CHAT, EMBEDDINGS
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OrchError, UsageError
@@ -37,7 +38,6 @@ from orchestrator.pipeline.plan.prices import ByToken, prices_of
 from orchestrator.pipeline.plan.routes import asked_models, named_models, objections
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.dialect import describe
-from orchestrator.policy.request_bodies import CHAT, EMBEDDINGS
 from orchestrator.reports.removed_backends import of_home, removed_words
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec

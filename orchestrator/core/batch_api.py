@@ -10,13 +10,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-ENDPOINTS = (
-    "/v1/responses",
-    "/v1/chat/completions",
-    "/v1/embeddings",
-    "/v1/completions",
-    "/v1/moderations",
-)
+CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
+ENDPOINTS = (RESPONSES, CHAT, EMBEDDINGS, "/v1/completions", "/v1/moderations")
+WITHOUT_OUTPUT = frozenset({EMBEDDINGS, "/v1/moderations"})
+"""Endpoints whose output is bounded by the input, and never billed as output."""
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINE_ERRORS = 100
 MAX_DEPTH = 500

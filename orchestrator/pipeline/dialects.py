@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.backends.package import package_of, rules_for
+from orchestrator.core.batch_api import RESPONSES
 from orchestrator.core.model import Job, JobKind
 from orchestrator.core.row_codes import NONCE
 from orchestrator.policy import coded_lines
@@ -24,7 +25,7 @@ from orchestrator.policy.dialect import (
     provider_at,
 )
 from orchestrator.policy.dialect.recipient import LOCAL
-from orchestrator.policy.request_bodies import RESPONSES, fixed_fields, url_of
+from orchestrator.policy.request_bodies import fixed_fields, url_of
 from orchestrator.settings.backends import (
     Backend,
     DialectRule,

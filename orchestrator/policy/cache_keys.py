@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS, WITHOUT_OUTPUT
 from orchestrator.core.json_decoders import json_decoder
-from orchestrator.policy.request_limits import WITHOUT_OUTPUT
 
 # With these fields, an answer depends on state elsewhere, which may change.
 _CHANGING = frozenset({"conversation", "previous_response_id", "tools", "web_search_options"})

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.core.batch_api import CHAT, EMBEDDINGS, RESPONSES
 from orchestrator.core.quote_marks import unmarked
 from orchestrator.settings.task_spec import Task
 
-CHAT = "/v1/chat/completions"
-RESPONSES = "/v1/responses"
-EMBEDDINGS = "/v1/embeddings"
 Message = Mapping[str, Any]
 
 
@@ -37,15 +35,12 @@ def fixed_fields(task: Task) -> dict[str, Any]:
 
     The answer bound is the one that the job file states.
     """
-    match url_of(task):
-        case "/v1/embeddings":
-            # The default `encoding_format` is shorter than a list of numbers; `extra` overrides it.
-            size = {} if task.dimensions is None else {"dimensions": task.dimensions}
-            return {**size, **task.extra}
-        case "/v1/responses":
-            return _responses_fields(task)
-        case _:
-            return _chat_fields(task)
+    url = url_of(task)
+    if url == EMBEDDINGS:
+        # The default `encoding_format` is shorter than a list of numbers; `extra` overrides it.
+        size = {} if task.dimensions is None else {"dimensions": task.dimensions}
+        return {**size, **task.extra}
+    return _responses_fields(task) if url == RESPONSES else _chat_fields(task)
 
 
 def _chat_fields(task: Task) -> dict[str, Any]:
@@ -79,24 +74,16 @@ def _sampling(task: Task) -> dict[str, Any]:
 
 def bound_field(url: str, bound: int) -> dict[str, int]:
     """Return the field that bounds an answer to this many tokens; empty if the endpoint has no bound."""
-    match url:
-        case "/v1/embeddings":
-            return {}
-        case "/v1/responses":
-            return {"max_output_tokens": bound}
-        case _:
-            return {"max_tokens": bound}
+    if url == EMBEDDINGS:
+        return {}
+    return {"max_output_tokens" if url == RESPONSES else "max_tokens": bound}
 
 
 def asked_fields(url: str, messages: Sequence[Message]) -> dict[str, Any]:
     """Return the body's fields that hold the question. An embedding gets the text of the last message."""
-    match url:
-        case "/v1/embeddings":
-            return {"input": messages[-1]["content"]}
-        case "/v1/responses":
-            return {"input": input_of(messages)}
-        case _:
-            return {"messages": list(messages)}
+    if url == EMBEDDINGS:
+        return {"input": messages[-1]["content"]}
+    return {"input": input_of(messages)} if url == RESPONSES else {"messages": list(messages)}
 
 
 def input_of(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import re
 import msgspec
 from msgspec.structs import astuple
 
-from orchestrator.core.batch_api import NO_BODY
+from orchestrator.core.batch_api import NO_BODY, WITHOUT_OUTPUT
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.source_lines import MAX_DIGITS
@@ -25,8 +25,6 @@ _BOUNDS = _Bounds.__struct_fields__[:-1]
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _decode_bounds = json_decoder(_Bounds).decode
 _decode_list = json_decoder(list[msgspec.Raw]).decode
-# The output of these endpoints is bounded by the input; none of it is billed as output.
-WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
 
 
 def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str] | None:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core import tokens
+from orchestrator.core.batch_api import EMBEDDINGS
 from orchestrator.core.model import Row
 from orchestrator.core.quote_marks import QUOTES, has_marks
 from orchestrator.documents import cleanup, splitting
@@ -27,7 +28,6 @@ from orchestrator.documents.types import BY_OCR, Document, UnreadableDocument
 from orchestrator.policy.cache_keys import cache_key
 from orchestrator.policy.max_tokens import BoundOf, most_tokens, written_bound
 from orchestrator.policy.request_bodies import (
-    EMBEDDINGS,
     asked_fields,
     bound_field,
     fixed_fields,

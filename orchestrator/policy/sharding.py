@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 from msgspec import Struct, field
 
-EMBEDDINGS = "/v1/embeddings"
+from orchestrator.core.batch_api import EMBEDDINGS
 
 
 class WaitingRow(msgspec.Struct, frozen=True):

@@ -9,12 +9,12 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
+from orchestrator.core.batch_api import WITHOUT_OUTPUT
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Price, Usage
 
 _MILLION = Decimal(1_000_000)
-_NO_OUTPUT = ("/v1/embeddings", "/v1/moderations")
 
 
 class TokenRates(Struct, frozen=True):
@@ -115,7 +115,7 @@ class TierPrice(Struct, frozen=True, dict=True):
 
     def check(self, endpoint: str) -> None:
         """Raise InputError if the answers of an endpoint have tokens without a known price."""
-        if endpoint not in _NO_OUTPUT and self.by_prompt[-1][1].output is None:
+        if endpoint not in WITHOUT_OUTPUT and self.by_prompt[-1][1].output is None:
             raise self._no_output()
 
     def _no_output(self) -> InputError:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.batch_api import CHAT as ENDPOINT
 from orchestrator.core.model import FinishedRow, RequestState, Span, Usage
 from orchestrator.documents.types import Document
 from orchestrator.policy.cache_keys import cache_key, line_cache_key
 from orchestrator.policy.merged_rows import batch_row
-from orchestrator.policy.request_bodies import CHAT as ENDPOINT
 from orchestrator.policy.requests import Builder
 from orchestrator.settings.job_spec import JobSpec
 

@@ -12,10 +12,9 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from orchestrator.core import tokens
-from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS, WITHOUT_OUTPUT
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job, JobId
-from orchestrator.policy.request_limits import WITHOUT_OUTPUT
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.core.batch_api import CHAT, RESPONSES
 from orchestrator.policy.dialect import structured
-from orchestrator.policy.dialect.draft import Draft, is_number, named
+from orchestrator.policy.dialect.draft import Draft, named
 from orchestrator.policy.dialect.families import openai_most_tokens, openai_reasoning
-from orchestrator.policy.dialect.rules import CHAT, NEUTRAL, RESPONSES
+from orchestrator.policy.dialect.rules import NEUTRAL, Bounded
 from orchestrator.policy.request_bodies import input_of
 
 __all__ = [
@@ -53,9 +54,7 @@ def bound_answer(draft: Draft) -> None:
     """Lower an answer bound to the model's maximum, which no answer of the model exceeds."""
     most = openai_most_tokens(draft.model)
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-        value = draft.fields.get(name)
-        if most is not None and is_number(value) and value > most:
-            draft.fields[name] = most
+        Bounded(name, most=most).apply(draft)
 
 
 def check_included_logprobs(draft: Draft) -> None:

@@ -11,9 +11,6 @@ from msgspec import Struct
 from orchestrator.policy.dialect.draft import MODEL, Draft, is_number, named
 from orchestrator.policy.dialect.families import plain_name
 
-CHAT = "/v1/chat/completions"
-RESPONSES = "/v1/responses"
-EMBEDDINGS = "/v1/embeddings"
 Condition = Callable[[Draft], bool]
 NEUTRAL: Mapping[str, Any] = {
     "temperature": 1,

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from orchestrator.core.batch_api import CHAT, EMBEDDINGS, RESPONSES
 from orchestrator.policy.dialect import openai_transforms as openai
 from orchestrator.policy.dialect.draft import system_into_question
 from orchestrator.policy.dialect.rules import (
-    CHAT,
-    EMBEDDINGS,
-    RESPONSES,
     Bounded,
     By,
     NotAbove,

@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.core.batch_api import RESPONSES
 from orchestrator.policy.dialect.draft import Draft, Messages, named
 from orchestrator.policy.dialect.recipient import LOCAL, Structured
-from orchestrator.policy.dialect.rules import RESPONSES
 from orchestrator.policy.dialect.strict_schemas import has_limits, strict_schema
 
 FIELD = "response_format"

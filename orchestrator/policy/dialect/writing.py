@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from orchestrator.core.batch_api import NO_BODY
+from orchestrator.core.batch_api import CHAT, EMBEDDINGS, NO_BODY, RESPONSES
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.refused_fields import SYSTEM
 from orchestrator.core.request_lines import WrittenLine, raw_line
@@ -19,7 +19,7 @@ from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, Loss, Messages, system_into_question
 from orchestrator.policy.dialect.openai_transforms import to_responses
 from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured, TableLine
-from orchestrator.policy.dialect.rules import CHAT, EMBEDDINGS, RESPONSES, Bounded, NotAbove, NotTaken, Renamed
+from orchestrator.policy.dialect.rules import Bounded, NotAbove, NotTaken, Renamed
 from orchestrator.policy.dialect.rules_by_model import RULES
 
 _CONTENT_FIELDS = ("messages", "input", "prompt")
