@@ -198,7 +198,7 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
     except msgspec.ValidationError:
         # Usage in an unknown shape is ignored; the answer is still the row's answer.
         usage = _usage_in_text(_decode_parts(body).usage)
-    return NO_TOKENS if usage is None else _counted(usage)
+    return NO_TOKENS if usage is None else _token_counts(usage)
 
 
 def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
@@ -215,7 +215,7 @@ def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
         return None
     if not answer.choices and answer.status is None and answer.object != "list":
         return None  # the body may be an error
-    return NO_TOKENS if answer.usage is None else _counted(answer.usage)
+    return NO_TOKENS if answer.usage is None else _token_counts(answer.usage)
 
 
 def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
@@ -248,7 +248,7 @@ def _known_fields(kind: type[_Fields], values: dict[str, Any]) -> _Fields:
     return kind(**found)
 
 
-def _counted(usage: _AnswerUsage) -> TokenCounts:
+def _token_counts(usage: _AnswerUsage) -> TokenCounts:
     if not any(msgspec.structs.astuple(usage)[_TOTALS:]):
         return tuple.__new__(TokenCounts, (usage.prompt_tokens or 0, 0, usage.completion_tokens or 0, *_NO_MORE))
     taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
@@ -357,7 +357,7 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
         answer = _decode_answer(body)
     except msgspec.ValidationError:
         answer = _read_parts(_decode_parts(body))
-    tokens = NO_TOKENS if answer.usage is None else _counted(answer.usage)
+    tokens = NO_TOKENS if answer.usage is None else _token_counts(answer.usage)
     has_answer = bool(answer.choices) or answer.status == "completed" or answer.object == "list"
     is_plain = has_answer and answer.error is None and answer.base_resp is None
     # Cohere's and Ollama's own endpoints put their single choice at the top level.

@@ -118,7 +118,7 @@ class Connection:
         assert self.transport is not None
         return self.transport.get_write_buffer_size()
 
-    def _taken(self, unsent: int) -> int:
+    def _received_bytes(self, unsent: int) -> int:
         """Return the bytes of answers that the client has received; bytes still in the kernel do not count."""
         assert self.transport is not None
         queued = array("i", [0])
@@ -132,7 +132,7 @@ class Connection:
         if not unsent:
             self._mark = None
             return False
-        sent, patience = self._taken(unsent), self.patience
+        sent, patience = self._received_bytes(unsent), self.patience
         if self._mark is None:
             self._mark = moment, sent
         began, before = self._mark
@@ -143,7 +143,7 @@ class Connection:
 
     def moved(self) -> int:
         """Return the bytes that the client has received since `is_stalled` last started its clock."""
-        return 0 if self._mark is None else self._taken(self.unsent()) - self._mark[1]
+        return 0 if self._mark is None else self._received_bytes(self.unsent()) - self._mark[1]
 
     def close(self, reason: Closed) -> None:
         """Close the connection immediately, drop unread bytes, and count the reason."""

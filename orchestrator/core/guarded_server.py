@@ -131,9 +131,9 @@ class _Guarded:
         has_body = _has_body(scope["headers"])
         connection.begin(has_body)
         if _is_ambiguous(scope["headers"]):
-            send = _closing(send)
+            send = _close_after(send)
         try:
-            await self._app(scope, _Body(connection, receive) if has_body else receive, _counted(connection, send))
+            await self._app(scope, _Body(connection, receive) if has_body else receive, _counting(connection, send))
         except asyncio.CancelledError:
             # The server stops without waiting for clients. uvicorn accepts a closed connection silently; an exception
             # would log a traceback for each silent client.
@@ -156,7 +156,7 @@ def _is_ambiguous(headers: list[tuple[bytes, bytes]]) -> bool:
     return {b"transfer-encoding", b"content-length"} <= dict(headers).keys()
 
 
-def _closing(send: Send) -> Send:
+def _close_after(send: Send) -> Send:
     """Close the connection after the answer: later bytes may be part of a request that a proxy split differently."""
 
     async def closing(message: Any) -> None:
@@ -204,7 +204,7 @@ class _Body:
         return HTTPException(408, "The body of the request did not come in time.", {"connection": "close"})
 
 
-def _counted(connection: Connection, send: Send) -> Send:
+def _counting(connection: Connection, send: Send) -> Send:
     async def counted(message: Any) -> None:
         connection.written += len(message.get("body", b""))
         await send(message)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 def meant(name: str, known: Iterable[str]) -> str | None:
     """Return a "did you mean" question about the most similar known name; None if no known name is similar."""
-    return _asked(name, {one.casefold(): one for one in known})
+    return _question(name, {one.casefold(): one for one in known})
 
 
-def _asked(name: str, known: Mapping[str, str]) -> str | None:
+def _question(name: str, known: Mapping[str, str]) -> str | None:
     near = get_close_matches(name.casefold(), known, 1)
     return f"did you mean {known[near[0]]!r}?" if near else None
 
@@ -34,6 +34,6 @@ def meant_file(path: str, never: tuple[str, ...] = ()) -> str | None:
     except OSError:
         return None
     for group in ([one for one in beside if one.name.endswith(missing.suffix)], beside):
-        if asked := _asked(missing.stem, {one.stem.casefold(): one.name for one in group}):
+        if asked := _question(missing.stem, {one.stem.casefold(): one.name for one in group}):
             return asked
     return None

@@ -123,15 +123,14 @@ def _circle(schema: Mapping[str, Any]) -> Place | None:
     start = Registry().with_resource("", resource).resolver_with_root(resource)
     done: set[int] = set()
     for place, part in _parts(schema, ()):
-        if id(part) not in done and _comes_back(part, start, done):
+        if id(part) not in done and _refers_to_itself(part, start, done):
             return place
     return None
 
 
-def _comes_back(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
-    """True if a schema refers to itself, directly or through other schemas. The search needs no recursion."""
+def _refers_to_itself(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
     open_: set[int] = {id(part)}
-    path = [(part, resolver, _beside(part, resolver))]
+    path = [(part, resolver, _same_value_schemas(part, resolver))]
     while path:
         current, _, following = path[-1]
         step = next(following, None)
@@ -145,12 +144,12 @@ def _comes_back(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
             return True
         if id(other) not in done and isinstance(other, dict):
             open_.add(id(other))
-            path.append((other, its, _beside(other, its)))
+            path.append((other, its, _same_value_schemas(other, its)))
     return False
 
 
-def _beside(part: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the schemas that apply to the same value; unresolvable references are reported elsewhere."""
+def _same_value_schemas(part: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the schemas that apply to the same value. Unresolvable references are reported elsewhere."""
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
@@ -179,7 +178,7 @@ class SchemaCheck:
         if _is_deep(value):
             return f"the answer is nested deeper than {MAX_DEPTH} levels"
         if self._validator is None:
-            return self._elsewhere(value)
+            return self._in_worker(value)
         _budget.left = STEPS + STEPS_A_BYTE * size
         try:
             error = next(iter(self._validator.iter_errors(value)), None)
@@ -189,7 +188,7 @@ class SchemaCheck:
             return "the answer is nested too deeply to check"
         except Exception as error:  # noqa: BLE001 (a schema may make jsonschema fail in any way)
             return f"the answer cannot be checked: {type(error).__name__}: {error}"[:300]
-        return None if error is None else _worded(error)
+        return None if error is None else _message(error)
 
     def fitted(self, value: Any, size: int) -> tuple[Any, str | None]:
         """Return an answer in the form that its schema wants, and the remaining problem or None.
@@ -206,7 +205,7 @@ class SchemaCheck:
                 return other, None
         return value, problem
 
-    def _elsewhere(self, value: Any) -> str | None:
+    def _in_worker(self, value: Any) -> str | None:
         try:
             (found,) = WORKER.call(f"{__name__}:check_uncounted", dict(self._schema), value)
         except Tripped as tripped:
@@ -225,10 +224,10 @@ def check_uncounted(schema: dict[str, Any], value: Any) -> Iterator[list[str | N
     except Exception as error:  # noqa: BLE001 (as above)
         yield [f"the answer cannot be checked: {type(error).__name__}: {error}"[:300]]
         return
-    yield [None if error is None else _worded(error)]
+    yield [None if error is None else _message(error)]
 
 
-def _worded(error: Any) -> str:
+def _message(error: Any) -> str:
     return f"{'/'.join(map(str, error.path)) or 'the answer'}: {error.message}"
 
 
@@ -348,7 +347,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 
 
 def _enum(validator: Any, values: list[Any], instance: Any, schema: Any) -> list[Any]:
-    if _key(instance) in _keys(_Held(values)):
+    if _key(instance) in _keys(_ById(values)):
         return []
     message = f"{instance!r} is not one of {values!r}"
     _spend(1 + len(message) / 50)
@@ -356,7 +355,7 @@ def _enum(validator: Any, values: list[Any], instance: Any, schema: Any) -> list
 
 
 def _const(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if _key(instance) != _constant(_Held(value)):
+    if _key(instance) != _constant(_ById(value)):
         yield _error(f"{value!r} was expected")
 
 
@@ -377,7 +376,7 @@ def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> It
         yield _error(f"{instance!r} is not a multiple of {divisor}")
 
 
-class _Held:
+class _ById:
     """A value of a schema, compared by identity."""
 
     def __init__(self, value: Any) -> None:
@@ -387,16 +386,16 @@ class _Held:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.value is self.value
+        return isinstance(other, _ById) and other.value is self.value
 
 
 @lru_cache(maxsize=1024)
-def _keys(held: _Held) -> frozenset[Any]:
+def _keys(held: _ById) -> frozenset[Any]:
     return frozenset(_key(value, _free) for value in held.value)
 
 
 @lru_cache(maxsize=1024)
-def _constant(held: _Held) -> Any:
+def _constant(held: _ById) -> Any:
     return _key(held.value, _free)
 
 

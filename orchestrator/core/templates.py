@@ -60,13 +60,13 @@ class Template:
     def __init__(self, source: str) -> None:
         """Compile a template. Raises TemplateProblem."""
         self._source = source
-        tree = _looked_at(source)
+        tree = _parsed_here(source)
         self._compiled: Compiled | None = None
         self._trips: list[TemplateProblem] = []
         if tree is not None and _is_plain(tree):
             self._compiled, self.variables = _compiled(source)
         else:
-            self.variables = frozenset(self._elsewhere("check", source))
+            self.variables = frozenset(self._in_worker("check", source))
 
     def render(self, fields: Mapping[str, object]) -> str:
         """Return the prompt. Raises TemplateProblem or StorageError, or Interrupted at a request to stop."""
@@ -75,10 +75,9 @@ class Template:
         if len(self._trips) >= MOST_TRIPS:
             raise self._trips[-1]
         used = {name: fields[name] for name in self.variables if name in fields}
-        return "".join(self._elsewhere("render", self._source, used))
+        return "".join(self._in_worker("render", self._source, used))
 
-    def _elsewhere(self, function: str, *arguments: object) -> list[str]:
-        """Run a function of this module in a worker process and return its values."""
+    def _in_worker(self, function: str, *arguments: object) -> list[str]:
         found: list[str] = []
         try:
             for is_problem, value, line in WORKER.call(f"{__name__}:{function}", *arguments):
@@ -137,7 +136,7 @@ def _compiled(source: str) -> tuple[Compiled, frozenset[str]]:
         raise TemplateProblem(cut(f"it is nested too deeply, or too long ({error})", MOST_MESSAGE)) from None
 
 
-def _looked_at(source: str) -> nodes.Template | None:
+def _parsed_here(source: str) -> nodes.Template | None:
     """Parse a template; None if it is too large or too broken to be parsed in this process."""
     code = sum(len(found[0]) for found in _CODE.finditer(source)) if source.count("{") <= MOST_CODE else MOST_CODE + 1
     if code > MOST_CODE or re.search(r"\{[{%#]", _CODE.sub("", source)):

@@ -173,15 +173,15 @@ class OutputCheck:
     def _read(self, answer: Answer, *, repair: bool) -> _Reading:
         last = self._last
         if last is None or last.answer is not answer or last.repair is not repair:
-            last = self._last = self._reading(answer, repair=repair)
+            last = self._last = self._parse(answer, repair=repair)
         return last
 
-    def _reading(self, answer: Answer, *, repair: bool) -> _Reading:
+    def _parse(self, answer: Answer, *, repair: bool) -> _Reading:
         text = answer.text or ""
         # The last message that is JSON is the answer.
         for said in (text, *reversed(answer.messages)):
             try:
-                return self._fitted(answer, repair, msgspec.json.decode(said), len(said))
+                return self._check_value(answer, repair, msgspec.json.decode(said), len(said))
             except batch_api.JSON_ERRORS as error:
                 wrong = error
         if answer_ends.is_cut(answer):
@@ -190,11 +190,11 @@ class OutputCheck:
             return _Reading(answer, repair, problem=_WITHHELD)
         if repair and answer_ends.full_window(answer) is None:
             with suppress(answer_json.NotOneValue):
-                found = self._fitted(answer, repair, answer_json.value_in(text), len(text))
+                found = self._check_value(answer, repair, answer_json.value_in(text), len(text))
                 return replace(found, repaired=found.problem is None)
         return _Reading(answer, repair, problem=("invalid_json", f"the answer is not JSON: {wrong}"))
 
-    def _fitted(self, answer: Answer, repair: bool, value: Any, size: int) -> _Reading:
+    def _check_value(self, answer: Answer, repair: bool, value: Any, size: int) -> _Reading:
         assert self._check is not None, "only an answer to a schema is read as JSON"
         value, wrong = self._check.fitted(row_codes.without_code(value, self._schema), size)
         return _Reading(answer, repair, value, None if wrong is None else ("schema_mismatch", wrong))

@@ -115,7 +115,7 @@ _decoder = json.JSONDecoder(strict=False, parse_constant=_no_number, parse_float
 
 def value_in(text: str) -> Any:
     """Return the only JSON value in a text. Raises NotOneValue."""
-    value = _around_marks(text)
+    value = _value_around_marks(text)
     if value is _NONE:
         try:
             value = _said_value(without_thoughts(text))
@@ -128,7 +128,7 @@ def value_in(text: str) -> Any:
         raise NotOneValue("the value cannot be represented") from None
 
 
-def _around_marks(text: str) -> Any:
+def _value_around_marks(text: str) -> Any:
     """Return the value if all marks of thoughts stand in its strings, quoted from a document; else _NONE."""
     marks = marks_in(text)
     if not marks:
@@ -174,7 +174,7 @@ def _only_one(text: str) -> tuple[Any, int, int]:
             # A part of a broken object is not the answer. Brackets around anything but JSON are ordinary text.
             if text[at] == "{":
                 raise NotOneValue("an object is broken") from None
-            at = _behind(text, at)
+            at = _after_bracket(text, at)
         at = _next(text, at)
     if len(found) != 1:
         raise NotOneValue(f"there are {len(found)} values")
@@ -185,7 +185,7 @@ def _next(text: str, start: int) -> int:
     return min((at for mark in _OPENS if (at := text.find(mark, start)) >= 0), default=len(text))
 
 
-def _behind(text: str, start: int) -> int:
+def _after_bracket(text: str, start: int) -> int:
     """Return the place after the bracket that closes the bracket at `start`. Raises NotOneValue if none does."""
     depth = 0
     for at in range(start, len(text)):

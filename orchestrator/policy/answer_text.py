@@ -186,7 +186,7 @@ def _of_response(output: list[Any], incomplete: Any) -> Answer:
     ]
     has_other = any(map(answer_parts.is_other, output))
     several = tuple(texts) if len(texts) > 1 else ()
-    return Answer("".join(texts) or None, _end_of(incomplete), has_other, "".join(refusals) or None, messages=several)
+    return Answer("".join(texts) or None, _reason(incomplete), has_other, "".join(refusals) or None, messages=several)
 
 
 def text_of(line: batch_api.ResultLine) -> str | None:
@@ -194,7 +194,7 @@ def text_of(line: batch_api.ResultLine) -> str | None:
     return None if line.response is None else answer_of(response_json(line.response)).text
 
 
-def _end_of(incomplete: Any) -> str | None:
+def _reason(incomplete: Any) -> str | None:
     """Return why a Responses API answer is incomplete, in a chat completion's terms; None if it is complete."""
     reason = finish_reasons.end_word(incomplete)
     return "length" if reason in ("max_output_tokens", "max_tokens") else reason or None

@@ -123,31 +123,31 @@ def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
         return None
     if wanted > standing.cap:
         raise TooDear(
-            f"this batch may cost up to {up_to(wanted)}, more than {_named(standing)} ever allows",
+            f"this batch may cost up to {up_to(wanted)}, more than {_budget_words(standing)} ever allows",
             hint="raise the budget, lower max_tokens, or make batches smaller (`limits` of the backend)",
             wanted=wanted,
             left=standing.cap,
         )
     if standing.unbounded:
-        return _waits(standing)
+        return _unbounded_words(standing)
     if standing.spent + standing.in_flight + wanted <= standing.cap:
         return None
     return (
-        f"this batch may cost up to {up_to(wanted)}, and {_spent(standing)}; "
+        f"this batch may cost up to {up_to(wanted)}, and {_spent_words(standing)}; "
         f"it continues when batches settle for less, or when the budget renews at {standing.period.renews}"
     )
 
 
 def no_time(standing: BudgetStanding, more: Decimal) -> str | None:
     """Return why upstreams paid by the hour, which cost `more` dollars to stop, must not start, or None."""
-    return _waits(standing) if standing.unbounded else used_up(standing, more)
+    return _unbounded_words(standing) if standing.unbounded else used_up(standing, more)
 
 
 def used_up(standing: BudgetStanding, more: Decimal = Decimal(0)) -> str | None:
     """Return why hourly costs have to stop now, or None."""
     if standing.spent + standing.in_flight + more < standing.cap:
         return None
-    return f"budget {standing.budget.name} reached: {_spent(standing)}; it renews at {standing.period.renews}"
+    return f"budget {standing.budget.name} reached: {_spent_words(standing)}; it renews at {standing.period.renews}"
 
 
 def warning(standing: BudgetStanding) -> str | None:
@@ -155,7 +155,7 @@ def warning(standing: BudgetStanding) -> str | None:
     if standing.share < standing.budget.warn_at:
         return None
     which = f"budget {standing.budget.name}, {standing.budget.period} until {standing.period.renews}"
-    return f"{which}: {money(standing.spent)} of {_named(standing)} is spent ({standing.share:.0%})"
+    return f"{which}: {money(standing.spent)} of {_budget_words(standing)} is spent ({standing.share:.0%})"
 
 
 def warning_code(standing: BudgetStanding) -> str:
@@ -163,16 +163,16 @@ def warning_code(standing: BudgetStanding) -> str:
     return f"{standing.budget.name}/{standing.budget.period}/{standing.period.renews}"
 
 
-def _waits(standing: BudgetStanding) -> str:
+def _unbounded_words(standing: BudgetStanding) -> str:
     return f"budget {standing.budget.name}: {standing.unbounded}; this batch waits for its end"
 
 
-def _named(standing: BudgetStanding) -> str:
+def _budget_words(standing: BudgetStanding) -> str:
     budget = standing.budget
     stop = f", stopped at {budget.stop_at:.0%}" if budget.stop_at != 1 else ""
     return f"the {amount(budget.amount)} of budget {budget.name} for the {budget.period}{stop}"
 
 
-def _spent(standing: BudgetStanding) -> str:
+def _spent_words(standing: BudgetStanding) -> str:
     flying = f", up to {up_to(standing.in_flight)} more in flight" if standing.in_flight else ""
-    return f"{money(standing.spent)} of {_named(standing)} is spent{flying}"
+    return f"{money(standing.spent)} of {_budget_words(standing)} is spent{flying}"

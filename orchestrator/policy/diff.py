@@ -146,7 +146,7 @@ def difference(
 
     All rows are counted; the first `most` of each kind are kept.
     """
-    found = Difference(before, after, _counted(added, most), _counted(removed, most))
+    found = Difference(before, after, _count(added, most), _count(removed, most))
     for asked, old, new in moved:
         if old is None or new is None:
             found.unread += 1
@@ -166,7 +166,7 @@ def difference(
     return found
 
 
-def _counted(rows: Iterable[ComparedRow], most: int) -> CountedRows:
+def _count(rows: Iterable[ComparedRow], most: int) -> CountedRows:
     found = CountedRows()
     for row in rows:
         found.number += 1
@@ -181,7 +181,7 @@ def changes_between(before: Said, after: Said) -> tuple[FieldChange, ...]:
         return (FieldChange(STATUS, _outcome(before), _outcome(after)),)
     if before.state != "succeeded":
         return () if before.output == after.output else (FieldChange(STATUS, _outcome(before), _outcome(after)),)
-    old, new = dict(_flat("", before.output)), dict(_flat("", after.output))
+    old, new = dict(_flat_fields("", before.output)), dict(_flat_fields("", after.output))
     return tuple(
         FieldChange(name or WHOLE, old.get(name, MISSING), new.get(name, MISSING))
         for name in dict.fromkeys((*old, *new))
@@ -198,11 +198,11 @@ def _outcome(said: Said) -> str:
     return said.state if said.state == "succeeded" or said.output is None else f"{said.state}: {said.output}"
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flat_fields(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the fields of an answer; a list, or an empty object inside, counts as one field."""
     if isinstance(value, dict) and (value or not name):
         for key, inner in value.items():
-            yield from _flat(f"{name}.{key}" if name else key, inner)
+            yield from _flat_fields(f"{name}.{key}" if name else key, inner)
     else:
         yield name, value
 

@@ -135,18 +135,18 @@ def steps(
     span = None if terms.hours is None else terms.hours.span(now)
     drain = timedelta(seconds=terms.drain_seconds)
     if span is not None and not span.opens <= now < span.closes - drain:
-        return _closed(engines, span, now)
+        return _stops_outside_hours(engines, span, now)
     asked = _asked_demands(terms, engines, demands, now, wishes)
-    ordered = _ordered(asked, engines, now)
+    ordered = _in_turn(asked, engines, now)
     claims = _claims(terms, ordered, engines)
-    found = _leaving(terms, engines, claims, ordered, wishes)
+    found = _stops(terms, engines, claims, ordered, wishes)
     leaving = {(step.model, step.slots) for step in found}
-    found += _coming(terms, engines, claims, wishes, span, now, leaving)
+    found += _starts(terms, engines, claims, wishes, span, now, leaving)
     return found
 
 
-def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
-    """Return the stops outside the hours, or just before their end. Rows in flight may finish by then."""
+def _stops_outside_hours(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
+    """Return the stops. Just before the hours end, rows in flight may still finish."""
     left = max(0.0, (span.closes - now).total_seconds() - STOP_SECONDS) if now >= span.opens else 0.0
     at = span.closes if now >= span.opens else span.opens
     told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"
@@ -199,8 +199,8 @@ def _moment(seconds: float, now: datetime) -> datetime:
     return datetime.fromtimestamp(seconds, now.tzinfo)
 
 
-def _ordered(asked: Sequence[_Asked], engines: Sequence[EngineView], now: datetime) -> list[_Asked]:
-    """Return the demands by deadline. Loaded models come first as long as the other models can wait for them."""
+def _in_turn(asked: Sequence[_Asked], engines: Sequence[EngineView], now: datetime) -> list[_Asked]:
+    """Order the demands by deadline. Loaded models come first as long as the other models can wait for them."""
     loaded = {one.model for one in engines if one.state in (EngineState.STARTING, EngineState.WARM)}
     rivals = [one for one in asked if one.terms.name in loaded and one.waiting]
 
@@ -237,7 +237,7 @@ def _claims(terms: FleetTerms, ordered: Sequence[_Asked], engines: Sequence[Engi
     return claims
 
 
-def _leaving(
+def _stops(
     terms: FleetTerms,
     engines: Sequence[EngineView],
     claims: Mapping[Slots, str],
@@ -253,13 +253,13 @@ def _leaving(
                 told = "it was given up a while ago, and is tried again"
                 found.append(EngineStep(StepKind.STOP, one.model, one.slots, StepCause.RETRY, told))
             continue
-        step = _end_of(terms, one, by_name.get(one.model), claims, asked, wishes.get(one.model))
+        step = _stop_of(terms, one, by_name.get(one.model), claims, asked, wishes.get(one.model))
         if step is not None:
             found.append(step)
     return found
 
 
-def _end_of(
+def _stop_of(
     terms: FleetTerms,
     one: EngineView,
     model: ModelTerms | None,
@@ -296,7 +296,7 @@ def _end_of(
     return None
 
 
-def _coming(
+def _starts(
     terms: FleetTerms,
     engines: Sequence[EngineView],
     claims: Mapping[Slots, str],

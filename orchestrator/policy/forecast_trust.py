@@ -74,7 +74,7 @@ def calibrate(forecasts: Iterable[Forecast]) -> list[Calibration]:
 
 
 def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Calibration:
-    came = [one for one in made if one.actual is not None and _is_told(one, one.p50)]
+    came = [one for one in made if one.actual is not None and _is_known(one, one.p50)]
     known = [(one.actual or 0.0, one.p50, one.p95) for one in came]
     number, still = len(known), sum(one.actual is None for one in made)
     made_at = min(one.made_at for one in made), max(one.made_at for one in made)
@@ -85,7 +85,7 @@ def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Ca
         return Calibration(*key, number, still, None, None, *_of_chances(known), *made_at)
     below = sum(actual < p50 for actual, p50, _ in known)
     hit = sum(actual == p50 for actual, p50, _ in known)
-    told = [one.actual <= one.p95 for one in made if one.actual is not None and _is_told(one, one.p95)]
+    told = [one.actual <= one.p95 for one in made if one.actual is not None and _is_known(one, one.p95)]
     held = sum(told)
     ratio = median(ratios) if ratios else None
     trusted, verdict = _verdict(number, below, number - hit, (held, len(told)), ratio)
@@ -93,7 +93,7 @@ def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Ca
     return Calibration(*key, number, still, *shares, ratio, trusted, verdict, *made_at)
 
 
-def _is_told(one: Forecast, mark: float) -> bool:
+def _is_known(one: Forecast, mark: float) -> bool:
     """True if it is known whether the actual value exceeds a mark. A censored value is known only above the mark."""
     return not one.censored or (one.actual or 0.0) > mark
 

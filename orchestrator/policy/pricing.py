@@ -222,8 +222,8 @@ def _find(
             return found
         why = found
     raise InputError(
-        f"no price is known for {_named(provider, model)}: {why}",
-        hint=f"{cure}, or set its price in orch.toml: {_place(model, tier)}",
+        f"no price is known for {_model_words(provider, model)}: {why}",
+        hint=f"{cure}, or set its price in orch.toml: {_table_name(model, tier)}",
     )
 
 
@@ -271,16 +271,16 @@ def _discounted(standard: TierPrice, tier: Tier, discount: Decimal | None) -> Ti
 def _no_tier(provider: str | None, model: str, tier: Tier) -> InputError:
     or_discount = "the `discount` of the backend, or " if tier is Tier.BATCH else ""
     return InputError(
-        f"no {tier} price is known for {_named(provider, model)}",
-        hint=f"give {or_discount}its price, in orch.toml: {_place(model, tier)}",
+        f"no {tier} price is known for {_model_words(provider, model)}",
+        hint=f"give {or_discount}its price, in orch.toml: {_table_name(model, tier)}",
     )
 
 
-def _named(provider: str | None, model: str) -> str:
+def _model_words(provider: str | None, model: str) -> str:
     return model if provider is None else f"{provider}:{model}"
 
 
-def _place(model: str, tier: Tier) -> str:
+def _table_name(model: str, tier: Tier) -> str:
     return f'[prices."{model}"]' if tier is Tier.STANDARD else f'[prices."{model}".{tier}]'
 
 
@@ -333,7 +333,7 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
     standard = _by_prompt(entry.model_price)
     found = {Tier.STANDARD: TierPrice(standard, name)}
     for tier, context in _CONTEXTS.items():
-        if _has(entry, context, at):
+        if _has_own_price(entry, context, at):
             own = _by_prompt(entry.model.get_prices(at, context))
             found[tier] = TierPrice(own, f"{name} {tier}", search=standard[-1][1].search)
     if Tier.BATCH not in found and (variant := _batch_variant(provider, entry.model.id, at)) is not None:
@@ -363,7 +363,7 @@ def _batch_variant(provider: str, model: str, at: datetime) -> ModelPrice | None
     return entry.model_price if entry.model.id == name and entry.model_price.input_mtok is not None else None
 
 
-def _has(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> bool:
+def _has_own_price(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> bool:
     """True if the table has a separate price for a tier at `at`.
 
     For a missing tier, the table silently returns the standard price. It also does so for every tier of a model

@@ -328,7 +328,7 @@ class Builder:
         text, cut_from = cleaned, None
         if task.max_document_tokens is not None:
             text, cut_from = tokens.cut(text, task.max_document_tokens)
-        trimmed = _trimmed(document.text, cleaned, task.max_document_tokens) if cut_from is None else 0
+        trimmed = _trimmed_tokens(document.text, cleaned, task.max_document_tokens) if cut_from is None else 0
         if task.long is not None:
             parts = splitting.split(text, task.long.part_tokens, task.long.overlap_tokens)
             if len(parts) > 1:
@@ -339,7 +339,7 @@ class Builder:
         sent_as = document.fields.get("sent_as", "text")
         sent_as = None if sent_as == "text" else str(sent_as)
         row = replace(row, trimmed_tokens=trimmed, sent_as=sent_as, notes=document.notes or None, text_at=text_at)
-        return [_asking(question, row, messages)]
+        return [_built(question, row, messages)]
 
     def _in_parts(
         self, question: _Question, document: Document, content: str, text: str, parts: Sequence[Part],
@@ -367,7 +367,7 @@ class Builder:
                 text_at=question.text_at(document, of_part, asked, text, part.start),
             )  # fmt: skip
             seen[of_part] += 1
-            built.append(_asking(question, row, asked))
+            built.append(_built(question, row, asked))
         return built
 
     def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
@@ -395,7 +395,7 @@ class Builder:
         )  # fmt: skip
 
 
-def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Built:
+def _built(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Built:
     task, url = question.task, question.url
     asked = asked_fields(url, messages)
     line = {
@@ -408,7 +408,7 @@ def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Bu
     return Built(replace(row, cache_key=key), msgspec.json.encode(line))
 
 
-def _trimmed(text: str, cleaned: str, limit: int | None) -> int:
+def _trimmed_tokens(text: str, cleaned: str, limit: int | None) -> int:
     """Estimate the tokens that a clean-up saved, without tokens that the limit would have cut in any case."""
     if cleaned == text:
         return 0

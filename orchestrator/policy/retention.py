@@ -73,10 +73,10 @@ def plan(
     ordered = sorted(jobs, key=lambda job: (job.created_at, job.job_id), reverse=True)
     # Until its own turn, a job counts as keeping its files.
     keeping = {job.job_id for job in ordered if not job.cleared}
-    shielded = _shielded(ordered, terms.keep_last)
+    shielded = _kept_jobs(ordered, terms.keep_last)
     verdicts: dict[JobId, RetentionVerdict] = {}
     for job in ordered:
-        stays = shielded.get(job.job_id) or _carried(job, carriers, keeping)
+        stays = shielded.get(job.job_id) or _carrier_words(job, carriers, keeping)
         found = RetentionVerdict(job.job_id, JobFate.KEPT, stays) if stays else _by_age(job, booked, terms, now)
         verdicts[job.job_id] = found
         if found.fate is not JobFate.KEPT:
@@ -87,7 +87,7 @@ def plan(
     return list(verdicts.values())
 
 
-def _shielded(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, str]:
+def _kept_jobs(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, str]:
     found: dict[JobId, str] = {}
     runs: dict[str, int] = {}
     for job in newest_first:
@@ -100,7 +100,7 @@ def _shielded(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, st
     return found
 
 
-def _carried(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> str | None:
+def _carrier_words(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> str | None:
     """Describe the kept job whose rows have answers stored in this job; None if there is no such job."""
     held = {other: rows for other, rows in carriers.get(job.job_id, {}).items() if other in keeping}
     if not held:
@@ -140,7 +140,7 @@ def _make_room(
     left = [job for job in reversed(newest_first) if job.job_id in keeping and job.job_id not in shielded]
     while used > most:
         # Removing a job may free an older job whose answers it carried, so each search begins with the oldest job.
-        job = next((job for job in left if job.bytes and _carried(job, carriers, keeping) is None), None)
+        job = next((job for job in left if job.bytes and _carrier_words(job, carriers, keeping) is None), None)
         if job is None:
             return
         left.remove(job)

@@ -51,12 +51,11 @@ def text_range(question: str, text: str, without_text: str) -> tuple[int, int]:
     start = question.find(text)
     if start >= 0:
         return start, start + len(text)
-    first = _common(question, without_text)
-    return first, len(question) - _common(question[first:][::-1], without_text[first:][::-1])
+    first = _common_length(question, without_text)
+    return first, len(question) - _common_length(question[first:][::-1], without_text[first:][::-1])
 
 
-def _common(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at the beginning."""
+def _common_length(one: str, other: str) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 

@@ -42,11 +42,10 @@ def find_file(environ: Mapping[str, str], start: Path) -> Path | None:
     if named := environ.get("ORCH_CONFIG"):
         return start / named
     places = [folder / FILE_NAME for folder in (start, *start.parents)]
-    return next((place for place in (*places, _users(environ)) if place.is_file()), None)
+    return next((place for place in (*places, _user_file(environ)) if place.is_file()), None)
 
 
-def _users(environ: Mapping[str, str]) -> Path:
-    """Return the orch.toml in the user's config directory, the last one to look for."""
+def _user_file(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orch" / FILE_NAME
 
 
@@ -63,11 +62,11 @@ def is_same_file(one: str | Path | None, other: str | Path | None) -> bool:
 def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -> Place:
     """Find all locations. Raises InputError for an unreadable file or an invalid number."""
     path = find_file(environ, start or Path.cwd())
-    said = _said(path, is_used=not environ.get("ORCH_DATABASE_URL"))
+    said = _locations(path, is_used=not environ.get("ORCH_DATABASE_URL"))
     home = Path(environ.get("ORCH_HOME") or home_beside(path, said.get("home")) or _default_home(environ))
     home = home.expanduser().absolute()
     url = environ.get("ORCH_DATABASE_URL") or said.get("database_url") or f"sqlite:///{home / 'orch.db'}"
-    is_found = path is not None and not environ.get("ORCH_CONFIG") and path != _users(environ)
+    is_found = path is not None and not environ.get("ORCH_CONFIG") and path != _user_file(environ)
     return Place(path, home, _with_driver(url), _seconds(environ, "ORCH_DATABASE_TIMEOUT", 10.0), is_found)
 
 
@@ -76,7 +75,7 @@ def serve_folder(place: Place) -> Path:
     return place.home / "serve"
 
 
-def _said(path: Path | None, *, is_used: bool) -> dict[str, str]:
+def _locations(path: Path | None, *, is_used: bool) -> dict[str, str]:
     """Return `home` and `database_url` of a file. With `is_used`, the URL must be valid for a database."""
     if path is None:
         return {}

@@ -194,7 +194,7 @@ class Home(Struct, frozen=True):
         path = self._identity
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not path.exists() and not self._has_jobs():
+            if not path.exists() and not self.job_folders():
                 write_once(path, new_identity().encode())
             found = path.read_text(errors="replace").strip(BLANK) if path.exists() else ""
         except OSError as error:
@@ -207,9 +207,6 @@ class Home(Struct, frozen=True):
                 hint="run `orch adopt`, which finds the id by its jobs; or restore the id from a backup",
             )
         return found
-
-    def _has_jobs(self) -> bool:
-        return bool(self.job_folders())
 
     def job_folders(self) -> frozenset[str]:
         """Return the ids of jobs that have a folder here."""

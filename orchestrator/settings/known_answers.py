@@ -121,7 +121,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def told(score: Score, absent: int) -> str:
+def score_words(score: Score, absent: int) -> str:
     """Describe a score: the share of correct fields, the counts, and the misses."""
     words = f"{score.hits:,} of {number_of(score.fields, 'known field')} right, in {number_of(score.rows, 'row')}"
     if score.fields:

@@ -198,7 +198,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
         case "extra_forbidden":
             message = "unknown field"
             known = _fields_at(model, problem["loc"][:-1])
-            elsewhere = _elsewhere(model, problem["loc"])
+            elsewhere = _fields_elsewhere(model, problem["loc"])
             hint = corrections.of_unknown(name, problem["input"], known, elsewhere, is_job_file=not is_toml)
         case "model_type" | "dict_type":
             message = "must be a table" if is_toml else "must be a mapping (`key: value`)"
@@ -230,7 +230,7 @@ def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | Non
     return field and field.description
 
 
-def _elsewhere(model: type[BaseModel], loc: Place) -> Mapping[str, str]:
+def _fields_elsewhere(model: type[BaseModel], loc: Place) -> Mapping[str, str]:
     """Map each field of other parts of the file to the part that has it."""
     found: dict[str, str] = {}
     for name, field in model.model_fields.items():

@@ -63,13 +63,13 @@ class Strict(BaseModel):
         return value
 
 
-def _named(text: str) -> str:
+def _variable_name(text: str) -> str:
     if (problem := variable_problem(text)) is not None:
         raise ValueError(problem)
     return text
 
 
-VariableName = Annotated[str, AfterValidator(_named)]
+VariableName = Annotated[str, AfterValidator(_variable_name)]
 """The name of an environment variable that holds a secret."""
 
 
@@ -83,13 +83,13 @@ PlainPath = Annotated[str, AfterValidator(_plain_path)]
 """A path or address without a $VARIABLE, as orch does not expand variables."""
 
 
-def _said(text: str) -> str:
+def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty: write the name that the backend calls the model")
     return text
 
 
-_MODEL_NAME = Annotated[str, AfterValidator(_said)]
+_MODEL_NAME = Annotated[str, AfterValidator(_not_blank)]
 
 
 def _form(value: Any) -> str | None:

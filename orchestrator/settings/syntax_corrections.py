@@ -67,7 +67,7 @@ def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
         return "indent the text of the block: deeper than its field"
     before = next((line for line in reversed(lines[:number]) if line.strip()), "")
     for line in (here, before):
-        if (cure := _of_line(line)) is not None:
+        if (cure := _line_cure(line)) is not None:
             return cure
     is_mapping = problem.startswith("mapping values are not allowed")
     deep, above = (len(line) - len(line.lstrip(" -")) for line in (here, before))
@@ -95,7 +95,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _of_line(line: str) -> str | None:
+def _line_cure(line: str) -> str | None:
     if found := _TAB_AFTER_COLON.fullmatch(line):
         return f"put a space, not a tab, after the colon:  {found[1]}: …"
     if _DASH.match(line):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
-from orchestrator.settings.known_answers import Gold, Score, alike, read, score, told
+from orchestrator.settings.known_answers import Gold, Score, alike, read, score, score_words
 
 LINE = '{"document": "a.txt", "task": "t", "expect": {"x": 1}}'
 
@@ -87,7 +87,7 @@ def test_every_expected_field_counts_once_and_a_row_without_an_answer_has_none_r
     first, second, third = Gold("a", "t", {"x": 1, "y": "b"}), Gold("b", "t", {"x": 2}), Gold("c", "u", "yes")
     found = score([(first, {"x": 1, "y": "c", "z": 0}), (second, None), (third, "Yes")])
     assert found == Score(2, 4, 3, ("a (t)", "b (t)"))
-    assert told(found, 2) == (
+    assert score_words(found, 2) == (
         "50.0%: 2 of 4 known fields right, in 3 rows; wrong in a (t), b (t); "
         "2 known answers have nothing to be compared with"
     )
@@ -95,5 +95,5 @@ def test_every_expected_field_counts_once_and_a_row_without_an_answer_has_none_r
 
 def test_no_more_than_a_few_are_named() -> None:
     found = score((Gold(name, "t", {"x": 1}), {}) for name in "abcde")
-    assert told(found, 0) == "0.0%: 0 of 5 known fields right, in 5 rows; wrong in a (t), b (t), c (t) …"
-    assert told(score([]), 5).startswith("0 of 0 known fields right, in 0 rows; 5 known")
+    assert score_words(found, 0) == "0.0%: 0 of 5 known fields right, in 5 rows; wrong in a (t), b (t), c (t) …"
+    assert score_words(score([]), 5).startswith("0 of 0 known fields right, in 0 rows; 5 known")

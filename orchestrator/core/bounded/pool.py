@@ -127,7 +127,7 @@ class WorkerPool:
         """Make a call ahead of all queued calls and yield its values; raises as `results` does."""
         task = WorkerTask(call)
         # Avoid a worker with tasks: if the caller reads this call's values first, both would block.
-        worker = next((worker for worker in self._workers if not worker.tasks), None) or self._started()
+        worker = next((worker for worker in self._workers if not worker.tasks), None) or self._start_worker()
         worker.give(task, task.request)
         self._under_way += 1
         return self.results(task)
@@ -155,13 +155,13 @@ class WorkerPool:
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
             if worker is None or (worker.tasks and len(self._workers) < self.most):
-                worker = self._started()
+                worker = self._start_worker()
             elif len(worker.tasks) >= self._ahead:
                 return
             task = self._waiting.popleft()
             worker.give(task, task.request)
 
-    def _started(self) -> Worker:
+    def _start_worker(self) -> Worker:
         try:
             worker = Worker(self._limits)
         except OSError as error:
@@ -192,11 +192,11 @@ class WorkerPool:
     def _take_in(self, worker: Worker) -> None:
         try:
             for kind, payload in worker.received():
-                self._heard(worker, kind, payload)
+                self._handle(worker, kind, payload)
         except EOFError:
             self._bury(worker)
 
-    def _heard(self, worker: Worker, kind: MessageKind, payload: bytes) -> None:
+    def _handle(self, worker: Worker, kind: MessageKind, payload: bytes) -> None:
         if kind is MessageKind.READY:
             worker.is_ready = True
             self._failed_starts = 0
@@ -222,9 +222,9 @@ class WorkerPool:
             return
         else:
             task.fault = Tripped(Trip.CRASH, payload.decode(errors="replace")[:80])
-        self._over(worker)
+        self._finish(worker)
 
-    def _over(self, worker: Worker) -> None:
+    def _finish(self, worker: Worker) -> None:
         worker.tasks.popleft().is_over = True
         worker.done += 1
         self._under_way -= 1
@@ -251,7 +251,7 @@ class WorkerPool:
             # machine without memory kills any process.
             if tripped.trip is Trip.TIME or task.tries or task.has_given:
                 task.fault = tripped
-                self._over(worker)
+                self._finish(worker)
             task.tries += 1
         self._waiting.extendleft(reversed(worker.tasks))
 

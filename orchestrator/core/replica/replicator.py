@@ -144,7 +144,7 @@ class Replicator:
         while self.superseded is None and not self._is_closing:
             was_held = self.is_held
             try:
-                await self._apart(lambda: self.generation.renew(RENEW_SECONDS))
+                await self._in_thread(lambda: self.generation.renew(RENEW_SECONDS))
             except Superseded as error:
                 await self._lose(error)
             except StorageError as error:
@@ -173,7 +173,7 @@ class Replicator:
         async with self._moved:
             self._done = max(self._done, asked)
             self._moved.notify_all()
-        await self._apart(lambda: self._remove(gone))
+        await self._in_thread(lambda: self._remove(gone))
         return True
 
     def _fail(self, error: StorageError | OSError) -> None:
@@ -198,16 +198,16 @@ class Replicator:
         version, began = self._contents.version(), time.monotonic()
         cut = await self._contents.cut(is_new=version != self._sent_version)
         self._pause = max(EVERY_SECONDS, CUT_SHARE * (time.monotonic() - began))
-        manifest = await self._apart(lambda: self._send(cut))
+        manifest = await self._in_thread(lambda: self._send(cut))
         if manifest != self._manifest:
-            gone = await self._apart(lambda: self._commit(manifest, is_last))
+            gone = await self._in_thread(lambda: self._commit(manifest, is_last))
         elif is_last or not self.generation.is_held:
-            await self._apart(lambda: self.generation.write(is_released=is_last))
+            await self._in_thread(lambda: self.generation.write(is_released=is_last))
         self._sent_version = version
         self._contents.sent(cut)
         return gone
 
-    async def _apart(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _send(self, cut: Cut) -> Manifest:
@@ -219,7 +219,7 @@ class Replicator:
         for path, size in cut.files.items():
             pieces = before.files.get(path, ())
             if path in cut.unsure and size is not None:
-                pieces = _that_hold(cut.root / path, pieces, size)
+                pieces = _matching_pieces(cut.root / path, pieces, size)
             if size is not None and size != size_of(pieces):
                 pieces = self._send_file(cut.root / path, size, pieces if size > size_of(pieces) else ())
             if pieces or size is not None:
@@ -247,7 +247,7 @@ class Replicator:
             file.seek(starts.start)
             lengths = [min(PIECE_BYTES, size - start) for start in starts]
             sent: list[ReplicaPiece] = []
-            for some in _by(lengths, AT_ONCE):
+            for some in _groups(lengths, AT_ONCE):
                 sent += self._pool.map(self._put, [file.read(length) for length in some])
         if size_of(sent) + size_of(kept) != size:
             raise StorageError(f"{source} is shorter than it was")
@@ -276,8 +276,7 @@ class Replicator:
             log.warning("objects that the replica no longer needs could not be removed: %s", error)
 
 
-def _that_hold(source: Path, pieces: Sequence[ReplicaPiece], size: int) -> Sequence[ReplicaPiece]:
-    """Return the leading pieces that still match the file."""
+def _matching_pieces(source: Path, pieces: Sequence[ReplicaPiece], size: int) -> Sequence[ReplicaPiece]:
     good = 0
     with source.open("rb") as file:
         while good < len(pieces) and digest(file.read(pieces[good].size)) == pieces[good].digest:
@@ -285,5 +284,5 @@ def _that_hold(source: Path, pieces: Sequence[ReplicaPiece], size: int) -> Seque
     return pieces[:good] if size_of(pieces[:good]) <= size else ()
 
 
-def _by(items: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+def _groups(items: Sequence[int], most: int) -> Iterator[Sequence[int]]:
     yield from (items[start : start + most] for start in range(0, len(items), most))

@@ -215,7 +215,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     found = Quality(score.hits, score.fields, score.rows, absent, withheld)
     store.quality.note(job.id, found, now)
     flag = "" if withheld is None else f"; not delivered: {withheld}"
-    store.jobs.note(job.id, EventKind.QUALITY, f"{known_answers.told(score, absent)}{flag}", now)
+    store.jobs.note(job.id, EventKind.QUALITY, f"{known_answers.score_words(score, absent)}{flag}", now)
     return found
 
 
