@@ -1,4 +1,4 @@
-"""Sums over the ledger, which has a line for every row with a paid answer."""
+"""Sums over the ledger, which has a line for each row with a paid answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DAY = 86_400_000_000  # microseconds
 
 
 class BookedJob(Struct, frozen=True):
-    """Tokens that a job paid for, and how much of its cost is an estimate.
+    """Tokens that a job paid for, and a flag if part of its cost is an estimate.
 
     `unpriced` counts rows that used something which the cost does not cover.
     """
@@ -50,7 +50,7 @@ class BookedJob(Struct, frozen=True):
 
 
 class Ledger:
-    """Sums over the ledger."""
+    """Sums over the ledger, in dollars and tokens."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -61,7 +61,10 @@ class Ledger:
             return job_figures.spent(ask, job_id)
 
     def booked(self, job_id: JobId, running: Collection[str] = ()) -> BookedJob:
-        """Return the sums of a job's lines. Tokens of `running` shards are left out, as the backends report them."""
+        """Return the sums of a job's lines.
+
+        Tokens of `running` shards are left out, because their backends report them.
+        """
         c = ledger.c
         counted = [case((c.shard_id.in_(running), 0), else_=c[name]) if running else c[name] for name in COUNTS]
         query = select(
@@ -74,7 +77,7 @@ class Ledger:
         return BookedJob(Usage(*tokens), estimated > 0, unpriced)
 
     def of_answer(self, shard_id: str, seq: int) -> Price | None:
-        """Return the line booked for a row's answer from a shard, or None."""
+        """Return the price booked for a row's answer from a shard, or None."""
         c = ledger.c
         query = select(c.cost, c.price_source, c.estimated, c.unpriced).where(
             c.shard_id == shard_id, c.seq == seq, c.kind == "settled"
@@ -84,7 +87,7 @@ class Ledger:
         return None if found is None else Price(found.cost, found.price_source, found.estimated, bool(found.unpriced))
 
     def paid(self, since: datetime, until: datetime | None, tag: tuple[str, str] | None) -> Decimal:
-        """Return the cost booked from `since` until just before `until`, for all jobs or one (key, value) tag."""
+        """Return the dollars booked from `since` until just before `until`, for all jobs or one (key, value) tag."""
         query = select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.at >= since)
         if until is not None:
             query = query.where(ledger.c.at < until)
@@ -94,8 +97,9 @@ class Ledger:
             return int(tx.scalar(query) or 0) * PICO
 
     def by_tier(self, since: datetime) -> dict[tuple[str, str], tuple[Decimal, Decimal]]:
-        """Return booked costs by backend and service tier ("" if unknown): the total, and the part for attempts
-        without an answer.
+        """Return booked dollars by backend and service tier ("" if unknown).
+
+        Each value has the total, and the part for attempts without an answer.
         """
         c = ledger.c
         query = (
@@ -117,7 +121,9 @@ class Ledger:
             return tx.scalar(select(func.max(ledger.c.id))) or 0
 
     def unpaid(self, tag: tuple[str, str] | None) -> list[Shard]:
-        """Return the shards of every home whose cost may still be booked: from the intent until collected."""
+        """Return the shards of every home whose cost may still be booked: from their intent until they are
+        collected.
+        """
         query = select(shards).where(shards.c.state.in_(AT_BACKEND)).order_by(shards.c.created_at, shards.c.id)
         if tag is not None:
             query = query.where(shards.c.job_id.in_(_tagged(tag)))
@@ -132,7 +138,7 @@ class Ledger:
         now: datetime,
         usages: Mapping[int, Usage] = MappingProxyType({}),
     ) -> None:
-        """Book cost and usage of a shard's rows without an outcome; repeated calls book once."""
+        """Book cost and usage of a shard's rows without an outcome. Repeated calls book once."""
         rows = [
             {
                 "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": kind,
@@ -147,7 +153,7 @@ class Ledger:
                 tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), rows)
 
     def settle_uncertain(self, shard: Shard, seqs: Sequence[int]) -> None:
-        """Remove the assumed cost of rows whose real cost is now known."""
+        """Remove the assumed cost of rows whose real cost is known."""
         same = (ledger.c.job_id == shard.job_id, ledger.c.shard_id == shard.id, ledger.c.kind == "uncertain")
         with self._db.write() as tx:
             tx.execute(delete(ledger).where(*same, ledger.c.seq.in_(seqs)))
@@ -157,8 +163,8 @@ class Ledger:
     ) -> list[BookedUsage]:
         """Return sums by `job`, `day`, `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag (`tag`).
 
-        Each sum is split by backend, model and day. `zone` sets where a day begins; None is this machine's time zone.
-        By `tag`, a line counts once for every tag of its job.
+        Each sum is split by backend, model and day. `zone` sets where a day begins; None means this machine's time
+        zone. By `tag`, a line counts once for every tag of its job.
         """
         day = self._day(zone)
         in_vain, cost = ledger.c.kind == "uncertain", cast(ledger.c.cost, BigInteger)
@@ -190,9 +196,9 @@ class Ledger:
     def documents(
         self, by: str, since: datetime | None = None, job_id: str | None = None, zone: tzinfo | None = UTC
     ) -> dict[str | None, int]:
-        """Return the number of paid documents by group, as in `totals`, and the total under None.
+        """Return the number of paid documents by group, as in `totals`, with the total under None.
 
-        A document read by two jobs counts twice; a document in two groups counts in both.
+        A document read by two jobs counts twice, and a document in two groups counts in both.
         """
         of_job = None if job_id is None else [job_id]
         counted = self._documents(by, since, of_job, self._day(zone) if by == "day" else None)
@@ -202,7 +208,7 @@ class Ledger:
             found[_name(by, group)] += number
             groups[job].append(number)
         found[None] = sum(numbers[0] for numbers in groups.values() if len(numbers) == 1)
-        # Several groups of one job may share documents, so the total is not the sum of such groups.
+        # Several groups of one job may share documents, so their sum is not the total.
         if several := [job for job, numbers in groups.items() if len(numbers) > 1]:
             found[None] += sum(number for *_, number in self._documents("job", since, several, None))
         return dict(found)
@@ -210,7 +216,6 @@ class Ledger:
     def _documents(
         self, by: str, since: datetime | None, job_ids: Collection[str] | None, day: ColumnElement[int] | None
     ) -> Sequence[Any]:
-        """Return each group and job with its number of documents."""
         c = ledger.c
         query = select(_group(by, day).label("group"), c.job_id, func.count(distinct(requests.c.document)))
         with self._db.read() as tx:
@@ -221,7 +226,7 @@ class Ledger:
         at = cast(ledger.c.at, BigInteger)
         if zone is UTC:
             return at // DAY
-        # The first and last line booked stand in for `min` and `max`, which would read every line.
+        # The first and last line booked stand for `min` and `max`, which would read every line.
         with self._db.read() as tx:
             first, last = (
                 tx.scalar(select(ledger.c.at).order_by(end).limit(1)) for end in (ledger.c.id, ledger.c.id.desc())
@@ -256,7 +261,7 @@ def _narrowed(query: Select[Any], by: str, since: datetime | None, job_ids: Coll
     return found if job_ids is None else found.where(ledger.c.job_id.in_(job_ids))
 
 
-# The line that paid for a row's answer belongs to the shard of that answer. All other lines paid for nothing.
+# The line that paid for a row's answer belongs to the answer's shard. All other lines paid for nothing.
 _WASTED = or_(
     ledger.c.kind != "settled",
     requests.c.state != RequestState.SUCCEEDED,

@@ -1,4 +1,6 @@
-"""Limits learned from a backend's refusals: how much the backend accepts for a model, and how long to pause."""
+"""Limits learned from a backend's refusals: the load that it accepts for a model, and the pause before the next
+batch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ class LearnedLimits:
         self._db = database
 
     def of(self, backend: str, model: str) -> LearnedLimit:
-        """Return the learned limits; an empty record if orch has learned none."""
+        """Return the learned limits of a backend for a model; an empty record if it has none."""
         with self._db.read() as tx:
             row = tx.execute(_OF_MODEL, {"backend": backend, "model": model}).first()
         return LearnedLimit(backend, model) if row is None else LearnedLimit(**row._mapping)
@@ -28,7 +30,6 @@ class LearnedLimits:
             return [LearnedLimit(**row._mapping) for row in tx.execute(select(limits).order_by(*limits.primary_key))]
 
     def put(self, learned: LearnedLimit) -> None:
-        """Record learned limits."""
         values = {name: getattr(learned, name) for name in learned.__struct_fields__}
         keys = ("backend", "model")
         facts = {name: value for name, value in values.items() if name not in keys}

@@ -1,4 +1,4 @@
-"""Rows that were paid for, but whose answers are lost. Paying for these rows again needs consent."""
+"""Rows that were paid for and whose answers are lost. Paying for them again needs consent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_LOST, jobs, ledger, requests, shards
 
 LOST, REPAID = "lost", "repaid"
-"""Kinds of ledger lines: for a lost row, and for a batch that somebody agreed to pay for again."""
+"""Kinds of ledger lines: for a lost row, and for a row that a person agreed to pay for again."""
 _CHUNK = 500
 
 
 class LostRow(Struct, frozen=True):
-    """A ledger line of a lost row. `made_at` is the time at which its batch was made."""
+    """A ledger line of a lost row. `made_at` is the time at which the row's batch was made."""
 
     line: int
     batch: str
@@ -37,10 +37,10 @@ class LostRows:
         self._db = database
 
     def like(self, job: Job, shard: Shard, model: str) -> list[LostRow]:
-        """Return the lost rows with the same request as a row of an unsent shard, at its backend.
+        """Return the lost rows that have the same request as a row of an unsent shard, at the shard's backend.
 
-        `model` is the model's name at the backend. Rows of another file count as the same if the cache could answer
-        them. A job that carries nothing over asks its rows again, so only its own rows count.
+        `model` is the backend's name for the model. A row of another file counts if the cache could answer it. A job
+        that carries no answers over asks its rows again, so only its own lost rows count.
         """
         with self._db.read() as tx:
             found = tx.execute(_LOST.where(ledger.c.backend == shard.backend, ledger.c.model == model)).all()
@@ -55,7 +55,7 @@ class LostRows:
         ]
 
     def agree(self, lost: Collection[LostRow]) -> None:
-        """Record that somebody agreed to pay for these rows again."""
+        """Record that a person agreed to pay for these rows again."""
         values = [(REPAID, one.line) for one in lost]
         with self._db.write() as tx:
             bulk.change(tx, ledger, ("kind",), ("id",), values)

@@ -1,4 +1,4 @@
-"""Records of files that orch wrote outside its home, so that orch never overwrites other files unasked."""
+"""Records of files that orch wrote outside its home. orch overwrites no other file unasked."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from orchestrator.store.records import WrittenOutput
 
 
 class Outputs:
-    """Operations on outputs. `home` is a home's id, as a path is valid only on that home's machine."""
+    """Operations on outputs. `home` is a home's id, because a path is valid only on that home's machine."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def note(self, home: str, written: WrittenOutput) -> None:
-        """Record a write, replacing the previous record of the same place."""
+        """Store a write. It replaces the earlier record of the same place."""
         facts = {name: getattr(written, name) for name in WrittenOutput.__struct_fields__}
         add = self._db.upsert(outputs).values(home=home, key=_key(written.place), **facts)
         with self._db.write() as tx:

@@ -1,7 +1,7 @@
 """Connections to Postgres with durable settings, with or without a connection pooler.
 
 A pooler such as PgBouncer accepts no options at the start of a connection. With transaction pooling, the next
-transaction may run on another session. Behind a pooler, each transaction sets what it needs.
+transaction may run in another session. So behind a pooler, each transaction sets what it needs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from orchestrator.store.daemon_fence import DaemonFence
 
 ENCODING = "UTF8"
-# A commit that returns before it is on disk could lose the intent of a paid batch. Settings stronger than `on` stay,
-# as they are the operator's choice.
+# A commit that returns before it is on disk could lose the intent of a paid batch. Settings stronger than `on` are
+# the operator's choice and stay.
 _COMMIT = (
     "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local',"
     " 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, {})"
@@ -26,7 +26,7 @@ _OF_A_SESSION = f"SELECT current_setting('server_encoding'), {_COMMIT.format('fa
 
 
 def postgres_engine(url: str, timeout: float, fence: DaemonFence | None) -> Engine:
-    """Return an engine whose connections wait up to `timeout` seconds for a lock, and commit durably.
+    """Return an engine whose connections commit durably and wait up to `timeout` seconds for a lock.
 
     Connecting raises StorageError if the database's encoding cannot hold all text.
     """
@@ -38,10 +38,10 @@ def postgres_engine(url: str, timeout: float, fence: DaemonFence | None) -> Engi
 
 
 class _Sessions:
-    """Settings of an engine's sessions: set once a session or, if a pooler refuses that, in each transaction."""
+    """Settings of an engine's sessions: set once per session or, if a pooler refuses that, in each transaction."""
 
     def __init__(self, engine: Engine, timeout: float) -> None:
-        # JIT compilation takes longer than most of our queries, and wrong estimates of the planner trigger it.
+        # JIT compilation takes longer than most of our queries, and the planner's wrong estimates trigger it.
         self._settings = {"lock_timeout": f"{int(timeout * 1000)}ms", "jit": "off"}
         self._is_pooled = False
         self._engine = engine
@@ -59,16 +59,16 @@ class _Sessions:
             except psycopg.errors.ConnectionTimeout:
                 raise
             except psycopg.OperationalError:
-                # A pooler refuses options. If something else failed, connecting without options fails too.
+                # A pooler refuses options. After any other failure, connecting without options fails too.
                 connection = self._connect_pooled(dialect, arguments, named)
                 self._is_pooled = True
-                # The listener is added only here, as it makes each statement a tenth slower.
+                # Added only here, because the listener makes each statement a tenth slower.
                 event.listen(self._engine, "begin", self._begin)
                 return connection
         return self._connect_pooled(dialect, arguments, named)
 
     def _connect_pooled(self, dialect: Dialect, arguments: list[Any], named: dict[str, Any]) -> Any:
-        # No prepared statements: the pooler's next server session does not know statements of the previous session.
+        # No prepared statements: the pooler's next server session does not know them.
         return dialect.connect(*arguments, **{**named, "prepare_threshold": None})
 
     def _begin_session(self, connection: Any, record: Any) -> None:

@@ -26,7 +26,8 @@ CHUNK = 500
 
 
 class Held(Struct, frozen=True):
-    """A row in quarantine: its failure, the first run with that failure (`since`), and the number of such runs.
+    """A row in quarantine with its failure. `since` is the first run with that failure, `runs` the number of such
+    runs.
 
     `job` is the newest run of the row's job file.
     """
@@ -50,9 +51,10 @@ class Quarantine:
         self._db = database
 
     def held(self, home: str, is_passing: Callable[[str | None], bool], series: str | None = None) -> Iterator[Held]:
-        """Yield a home's rows in quarantine, or only those of a series: newest job files first, in input order.
+        """Yield a home's rows in quarantine, or only a series' rows. The newest job file comes first, with rows in
+        input order.
 
-        `is_passing` accepts failures that another night retries by itself.
+        `is_passing` returns True for failures that another night retries anyway.
         """
         for job_id, name, of in self._newest(home, series):
             waiting: list[Any] = []
@@ -66,7 +68,7 @@ class Quarantine:
             yield from self._with_runs(job_id, name, of, waiting)
 
     def release(self, held: Sequence[Held], now: datetime) -> int:
-        """Let the next run of each job file ask these rows again; return how many rows were not released before."""
+        """Let the next run of each job file ask these rows again. Return how many rows were not released before."""
         c, released = requests.c, 0
         with self._db.write() as tx:
             for start in range(0, len(held), CHUNK):
@@ -81,14 +83,16 @@ class Quarantine:
         return released
 
     def _newest(self, home: str, series: str | None) -> Iterator[tuple[JobId, str, str]]:
-        """Yield the newest built run of each job file: id, name, series."""
+        """Yield the id, name and series of the newest built run of each job file."""
         for job_id in newest_runs(self._db, home, series):
             with self._db.read() as tx:
                 name, of = tx.execute(select(jobs.c.name, jobs.c.series).where(jobs.c.id == job_id)).one()
             yield job_id, name, of
 
     def _failures(self, job_id: JobId) -> Iterator[Any]:
-        """Return a run's failed rows, each with the error, the job and the job's time of the original failure."""
+        """Return a run's failed rows, each with the error, the job and the job's creation time of the first
+        failure.
+        """
         c = requests.c
 
         def is_origin(first: Any) -> ColumnElement[bool]:
@@ -125,7 +129,7 @@ class Quarantine:
             )
 
     def _runs(self, series: str, custom_ids: Sequence[str]) -> Counter[tuple[str, str]]:
-        """Count the runs of a job file in which rows failed, by custom_id and fingerprint."""
+        """Return the number of runs of a job file in which rows failed, by custom_id and fingerprint."""
         c, runs = requests.c, Counter[tuple[str, str]]()
         with self._db.read() as tx:
             for job_id in tx.scalars(select(jobs.c.id).where(jobs.c.series == series)).all():

@@ -19,14 +19,14 @@ COUNTS = (
     "cache_write_1h_tokens", "input_audio_tokens", "output_audio_tokens", "input_image_tokens", "output_image_tokens",
     "web_searches",
 )  # fmt: skip
-"""The columns of an answer's usage, in the order of `Usage`."""
+"""Columns of an answer's usage, in the order of `Usage`."""
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",
     "answered_by", "upstream", "latency_ms", *COUNTS, "tier", "cut", "repaired", "odd_end", "unverifiable",
     "quotes", "error_code",
     "error_message",
 )  # fmt: skip
-"""The columns of an outcome."""
+"""Columns of an outcome."""
 _SENT_MODEL, _REPAIRED = CARRIED.index("sent_model"), CARRIED.index("repaired")
 _LINE = slice(CARRIED.index("result_shard"), CARRIED.index("result_length") + 1)
 _MADE = (
@@ -35,14 +35,14 @@ _MADE = (
     "parts", "sent_as", "notes", "text_at", "why", "twin_of", "carried_from", "attempt", "cost",
 )  # fmt: skip
 ADDED = (*_MADE, *CARRIED)
-"""The columns of a new row."""
+"""Columns of a new row."""
 SETTLED = (*CARRIED, "cost")
-"""The columns of a settled row."""
+"""Columns of a settled row."""
 BOOKED = (
     "job_id", "seq", "shard_id", "at", "kind", "backend", "model", *COUNTS, "tier", "cost",
     "price_source", "estimated", "unpriced", "listed",
 )  # fmt: skip
-"""The columns of a ledger line."""
+"""Columns of a ledger line."""
 FINISHED = (
     "seq", "custom_id", "document", "task", "model", "prompt_version", "cut_from_tokens", "state", "attempt",
     "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream", "latency_ms",
@@ -50,9 +50,9 @@ FINISHED = (
     "error_code", "error_message", "carried_from", "twin_of", "job_id", "settled_at", "why", "part", "parts",
     "sent_as", "notes", "repaired", "quotes",
 )  # fmt: skip
-"""The columns whose values `finished` takes, in this order."""
+"""Columns whose values `finished` takes, in this order."""
 STATES = {state.value: state for state in RequestState}
-"""States by column value; calling `RequestState` takes ten times as long."""
+"""States by column value. Calling `RequestState` takes ten times as long."""
 _WHYS = {None: None} | {why.value: why for why in Why}
 
 
@@ -60,8 +60,8 @@ class Earlier(Struct, frozen=True):
     """An earlier run's outcome of a request; `facts` are the values of `CARRIED`.
 
     `job_id` is the job that asked. `taken_from` is the answer's backend and model if a job of another file asked,
-    None if a run of this file asked. `cut_from_tokens` is the document's length before it was cut. `sent_as` names
-    the document's pages sent as pictures, and `notes` says what was not read.
+    else None. `cut_from_tokens` is the document's length before it was cut. `sent_as` names the document's pages sent
+    as pictures, and `notes` says what was not read.
     """
 
     custom_id: str
@@ -77,18 +77,18 @@ class Earlier(Struct, frozen=True):
 
     @property
     def answered_as(self) -> str | None:
-        """The model's name at the backend that answered; None without an answer."""
+        """The answering backend's name for the model; None without an answer."""
         name: str | None = self.facts[_SENT_MODEL]
         return name if self.state is RequestState.SUCCEEDED else None
 
     @property
     def is_read(self) -> bool:
-        """True unless the answer was accepted by a version that did not look for JSON in other text."""
+        """False for an answer accepted by an older version, which did not look for JSON in other text."""
         return self.facts[_REPAIRED] is not None or self.state is not RequestState.SUCCEEDED or self.line is None
 
     @property
     def line(self) -> tuple[ShardId, str, Span] | None:
-        """The shard, file kind and byte range of the result line, None if the row has no line."""
+        """The shard, file kind and byte range of the result line, or None without a line."""
         shard_id, kind, offset, length = self.facts[_LINE]
         return None if shard_id is None or kind is None else (shard_id, kind, Span(offset, length))
 
@@ -98,9 +98,9 @@ class Earlier(Struct, frozen=True):
 
 
 class EarlierRow(Struct, frozen=True):
-    """Inputs and state of an earlier run's row; an empty `fingerprint` means that the run's files are gone.
+    """Inputs and state of an earlier run's row. An empty `fingerprint` means that the run's files are gone.
 
-    `sent_model` is the model's name at the backend that answered.
+    `sent_model` is the answering backend's name for the model.
     """
 
     fingerprint: str
@@ -113,7 +113,7 @@ class EarlierRow(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """A row's outcome, its cost (None: nothing is booked), and the possible cost of attempts without an answer.
+    """A row's outcome with its cost (None: nothing is booked), and the possible cost of attempts without an answer.
 
     `used` is the token estimate behind the price if the answer states no tokens.
     """
@@ -125,7 +125,7 @@ class Settled(Struct, frozen=True):
 
 
 class InShard(Struct, frozen=True):
-    """A row of a shard: its identity, the byte range of its request line, and the maximum tokens of its answer.
+    """A row of a shard: its identity, its request line's byte range, and the maximum tokens of its answer.
 
     `text_at`, `part` and `parts` are as in `Row`. `again` counts the requests that showed the model the fault of its
     answer; `first` is then the byte range of the original line.
@@ -148,7 +148,7 @@ class InShard(Struct, frozen=True):
 class OpenRows(Struct, frozen=True):
     """Open rows of one kind: `bytes` of their lines, and the maximum tokens of their answers (None: no limit).
 
-    `shard_id` is None for waiting rows, which avoid the backends in `avoid`.
+    Waiting rows have no `shard_id`, and avoid the backends in `avoid`.
     """
 
     endpoint: str
@@ -165,9 +165,9 @@ class OpenRows(Struct, frozen=True):
 class SeenDocument(Struct, frozen=True):
     """A document as a build found it; `problem` is its error code if it could not be read.
 
-    `stamp` is the file system's description of its file, None if unreliable; `content` identifies bytes and text.
-    For a row of a table, `file` is the table's key and `place` the row's position in the table. The table has an
-    entry of its own, written together with the entries of all its rows.
+    `stamp` is the file system's description of its file, or None if unreliable. `content` identifies its bytes and
+    text. For a row of a table, `file` is the table's key and `place` the row's position in it. The table has its own
+    entry, written together with the entries of all its rows.
     """
 
     key: str
@@ -183,7 +183,7 @@ class SeenDocument(Struct, frozen=True):
 class FileMark(Struct, frozen=True):
     """Stored facts about a file: its stamp and content (None for a table), and the `digest` of its bytes.
 
-    `content` is also None if the file could not be read. `seen_at` is when a build last found it.
+    `content` is also None if the file could not be read. `seen_at` is when a build last found the file.
     """
 
     stamp: str | None
@@ -194,7 +194,7 @@ class FileMark(Struct, frozen=True):
 
 
 class WrittenOutput(Struct, frozen=True):
-    """A file or an object as orch last wrote it. `mark` identifies its content, None if unknown."""
+    """A file or an object as orch last wrote it. `mark` identifies its content; None means unknown."""
 
     place: str
     series: str
@@ -226,7 +226,7 @@ def place_elsewhere(place: Any) -> Any:
 class SampleRow(Struct, frozen=True):
     """A row whose request line is an example of the fields that its task sends.
 
-    `span` is the line's byte range; `rows` counts the task's rows if known.
+    `span` is the line's byte range. `rows` is the number of the task's rows, or 1 if unknown.
     """
 
     job_id: JobId
@@ -242,8 +242,8 @@ class SampleRow(Struct, frozen=True):
 class RefusalHold(Struct, frozen=True):
     """The reason why rows of a job are not sent to a backend, in the provider's words.
 
-    `model` is the rows' alias. `held_at` is when the backend last refused them, `probe_at` when orch may try one row,
-    and `times` how often the backend refused all rows.
+    `model` is the rows' alias. `held_at` is when the backend last refused the rows, and `probe_at` when orch may try
+    one of them. `times` is how often the backend refused all of them.
     """
 
     job_id: JobId
@@ -257,7 +257,7 @@ class RefusalHold(Struct, frozen=True):
     times: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             "code": self.code,
             "message": self.message,
@@ -312,7 +312,7 @@ def booked(
     shard_id: ShardId, job_id: JobId, backend: str, row: Settled, kind: str, price: Price, now: datetime
 ) -> tuple[Any, ...]:
     outcome = row.outcome
-    # Only the settled line has tokens: the tokens of an attempt without an answer are unknown.
+    # Only the settled line has tokens, because those of an attempt without an answer are unknown.
     usage = Usage() if kind == "uncertain" else row.used or outcome.usage
     return (
         job_id, outcome.seq, shard_id, now, kind, backend, outcome.model or "", *_tokens(usage), outcome.tier,
@@ -326,14 +326,14 @@ _tokens: Callable[[Usage], tuple[int, ...]] = attrgetter(*COUNTS)
 def finished(
     values: Sequence[Any], backend: str | None = None, batch_id: str | None = None, is_guessed: bool = False
 ) -> FinishedRow:
-    """Build a row from the values of `FINISHED`, and of `tables.OF_SHARD`."""
+    """Return a row from the values of `FINISHED` and of `tables.OF_SHARD`."""
     (
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
         length, answered_by, upstream, latency_ms, *counts, tier, cost,
         error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as, notes,
         repaired, quotes,
     ) = values  # fmt: skip
-    # A twin's outcome comes from a row of the twin's own job.
+    # A twin's outcome comes from a row of its own job.
     is_twin = twin_of is not None and state != RequestState.PENDING
     return FinishedRow(
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, STATES[state], attempt,

@@ -16,15 +16,15 @@ from orchestrator.store.tables import HAS_FAILED, OF_SHARD, requests, shards
 
 PAGE = 2000
 NEAR = 64
-"""Number of rows to read at a time when searching the rows of a document."""
+"""Number of rows read at a time in the search for a document's rows."""
 MAX_SEQ = 2**63 - 1
 
 
 class FoundRow(Struct, frozen=True):
-    """A row of a job. `request` is the byte range of its request line; length 0 means that it has no line.
+    """A row of a job. `request` is its request line's byte range; length 0 means that it has no line.
 
-    `sent_model` is the model's name at the backend, None if the row was not sent. `text_at` is the position of the
-    document's text in the request, if answers quote the text.
+    `sent_model` is the backend's name for the model; None if the row was not sent. `text_at` is where the document's
+    text is in the request, if answers quote it.
     """
 
     row: FinishedRow
@@ -59,11 +59,11 @@ class RowsByDocument:
         self._db = database
 
     def rows(self, job_id: JobId, document: str) -> list[FoundRow]:
-        """Return the rows of a document, in input order. This scans every row of the job."""
+        """Return the rows of a document, in input order. Reads every row of the job."""
         return self._of_job(job_id, requests.c.document == document)
 
     def near(self, job_id: JobId, document: str, ids: Collection[str]) -> list[FoundRow]:
-        """Return the same as `rows` if one of the usual `ids` exists, else an empty list; this reads few other rows.
+        """Return the same as `rows` if a row has one of the usual `ids`, else an empty list. Reads few other rows.
 
         A document's rows are next to each other, followed by the rows of its parts.
         """
@@ -80,7 +80,7 @@ class RowsByDocument:
         return found if known <= {one.row.seq for one in found} else self.rows(job_id, document)
 
     def quotes(self, job_id: JobId) -> Iterator[str]:
-        """Yield the quotes of each answer with quotes, as stored in its row; reads every row of the job."""
+        """Yield the quotes of each answer with quotes, as stored in its row. Reads every row of the job."""
         query = select(requests.c.quotes).where(requests.c.job_id == job_id, requests.c.quotes.is_not(None))
         with self._db.read() as tx:
             yield from tx.execution_options(yield_per=1000).scalars(query)
@@ -89,7 +89,7 @@ class RowsByDocument:
         return next(iter(self._of_job(job_id, requests.c.custom_id == custom_id)), None)
 
     def at(self, job_id: JobId, seq: int) -> FoundRow | None:
-        """Return the row at this place in its job, or None."""
+        """Return the row with this `seq`, or None."""
         if not 0 <= seq <= MAX_SEQ:
             return None  # databases accept no larger number
         return next(iter(self._of_job(job_id, requests.c.seq == seq)), None)
@@ -97,7 +97,7 @@ class RowsByDocument:
     def page(
         self, job_id: JobId, wanted: RowFilter, most: int, *, after: int = -1, before: int | None = None
     ) -> list[FoundRow]:
-        """Return the first rows after the row at place `after`, or the last rows before `before`, in list order.
+        """Return the first rows after the row with `seq` `after`, or the last rows before `before`, in list order.
 
         A sorted page compares every row of the job.
         """
@@ -167,7 +167,7 @@ class RowsByDocument:
 
 
 def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:
-    """Return the sort keys of a list: the chosen column, then the row's place in the job."""
+    """Return the sort keys of a list: the chosen column, then the row's `seq`."""
     if wanted.order is None:
         return [table.c.seq]
     column = table.c[wanted.order]

@@ -12,7 +12,7 @@ from orchestrator.store.records import OpenRows
 from orchestrator.store.tables import IS_AWAITING, IS_CANARY, IS_ORIGINAL, requests
 
 _PRIME, _STEP = 9_973, 6_163
-"""Constants of an order that spreads rows evenly over a job: `seq` times step, modulo the prime."""
+"""Constants of an order that spreads rows evenly over a job: `seq` times the step, modulo the prime."""
 
 
 class Sizes:
@@ -22,9 +22,9 @@ class Sizes:
         self._db = database
 
     def open_work(self, job_id: JobId, *, canary: bool = False, awaiting: bool = False) -> list[OpenRows]:
-        """Return a job's open rows that it sends itself, grouped by what decides their cost and backend.
+        """Return a job's open rows that it sends itself, grouped by whatever decides their cost and backend.
 
-        With `canary`, only canary rows. With `awaiting`, rows that await another job's rows instead.
+        With `canary`, only canary rows count. With `awaiting`, only rows that await another job's rows count.
         """
         c = requests.c
         return self._grouped(
@@ -33,7 +33,7 @@ class Sizes:
         )  # fmt: skip
 
     def last_work(self, shard_id: str, rows: int) -> list[OpenRows]:
-        """Return the last `rows` rows without an outcome in a shard, grouped as `open_work` groups them."""
+        """Return the last `rows` rows of a shard without an outcome, grouped as `open_work` groups them."""
         c = requests.c
         open_rows = select(requests).where(c.shard_id == shard_id, c.state == RequestState.PENDING, c.length > 0)
         return self._grouped(open_rows.order_by(c.seq.desc()).limit(rows).subquery())
@@ -65,7 +65,8 @@ class Sizes:
     def output_lengths(
         self, runs: Sequence[JobId], task: str, prompt_version: str, most: int = 2000
     ) -> dict[int, int]:
-        """Return the distribution of answer tokens for a task in these runs, from a sample spread over their rows.
+        """Return the number of answers by length in tokens for a task in these runs, from a sample spread over their
+        rows.
 
         Rows are in document order and settle in batches, so the newest answers are often the longest or the shortest.
         """

@@ -1,7 +1,8 @@
-"""Reads a list of jobs from SQLite without SQLAlchemy, whose import would take longer than the reading.
+"""Reads a list of jobs from SQLite without SQLAlchemy, whose import takes longer than the reading.
 
-A `StatusReader` has the few methods of the store that such a list needs. It cannot read a database of another kind or
-version, or a missing or damaged one. The caller then uses the store, which repairs it or reports the problem.
+A `StatusReader` has the few methods of the store that such a list needs. It cannot read a database that is missing,
+damaged, or of another kind or version. The caller then uses the store, which repairs the database or reports the
+problem.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SQLITE = "sqlite:///"
 
 
 class CannotRead(Exception):
-    """The database cannot be read without SQLAlchemy: the caller has to use the store."""
+    """The database cannot be read without SQLAlchemy, so the caller has to use the store."""
 
 
 @contextmanager
@@ -125,7 +126,7 @@ KINDS: Mapping[str, Callable[[Any], Any]] = {
     "budget": _money,
     "since": instant,
 }
-"""Converters for columns of jobs, shards and schedules, except those ending in `_at`."""
+"""Converters for columns of jobs, shards and schedules, except for columns that end in `_at`."""
 
 
 def _value(name: str, value: Any) -> Any:

@@ -120,7 +120,7 @@ shards = Table(
 IS_UNCLEAN = shards.c.cleaned_at.is_(None)
 Index("ix_shards_unclean", shards.c.job_id, sqlite_where=IS_UNCLEAN)
 
-# Progress of jobs at our own backends, recorded about once a minute, to learn speeds.
+# Progress of jobs at our own backends, recorded about once a minute to learn speeds.
 progress = Table(
     "progress",
     metadata,
@@ -145,7 +145,7 @@ requests = Table(
     Column("task", String(40), nullable=False),
     Column("endpoint", String(64), nullable=False),
     Column("model", Text, nullable=False),
-    # The alias with which the row was made, if it moved to a stronger model.
+    # The alias with which the row was made, if the row moved to a stronger model.
     Column("first_model", Text),
     Column("fingerprint", String(64), nullable=False),
     Column("prompt_version", String(16), nullable=False),
@@ -156,8 +156,8 @@ requests = Table(
     Column("max_output", Integer),
     Column("trimmed_tokens", Integer, nullable=False, server_default="0"),
     Column("cache_key", String(32)),
-    # The `seq` of the job's row whose outcome this row takes. Below 0, this row awaits row -1 - twin_of of the job
-    # `carried_from`.
+    # The `seq` of the job's row whose outcome this row takes. If negative, this row awaits the row -1 - twin_of of
+    # the job `carried_from`.
     Column("twin_of", Integer),
     Column("avoid", Names),
     Column("state", String(16), nullable=False),
@@ -177,9 +177,9 @@ requests = Table(
     Column("output_tokens", Integer, nullable=False, default=0),
     *more_counts(),
     Column("tier", String(16)),
-    # True if the answer is accepted although it ended at max_tokens. False if it is accepted with a mark of the next
-    # columns: other text around its JSON (null for earlier versions), or an unknown finish reason. Null for all other
-    # answers, so that one index finds all marked answers.
+    # True if the answer was accepted although it ended at max_tokens. False if it was accepted with a mark of the
+    # next columns: other text around its JSON (null for older versions), or an unknown finish reason. Null for all
+    # other answers, so that one index finds all marked answers.
     Column("cut", Boolean),
     Column("repaired", Boolean),
     Column("odd_end", Boolean),
@@ -192,8 +192,9 @@ requests = Table(
     Column("why", String(24)),
     Column("content", String(32)),
     Column("wording", String(12)),
-    # True if the row is in the canary; when its failure was released from quarantine. Later columns: how often the
-    # model was shown its answer's fault, and the original request line's byte range if a new line replaced it.
+    # `canary` is true for a canary row, and `released_at` is when its failure was released from quarantine. `again`
+    # is how often the model was shown its answer's fault. `first_offset` and `first_length` are the byte range of the
+    # original request line, if a new line replaced it.
     Column("canary", Boolean),
     Column("released_at", Instant),
     # When a failed row's document and task began to fail for this reason.
@@ -201,25 +202,26 @@ requests = Table(
     Column("again", Integer, nullable=False, server_default="0"),
     Column("first_offset", BigInteger),
     Column("first_length", Integer),
-    # A document in parts: the row of the final answer has `parts`; each row of a part also has its number, `part`.
+    # A document in parts: the row of the final answer has `parts`, and each row of a part also has its number,
+    # `part`.
     Column("part", Integer),
     Column("parts", Integer),
-    # The document's pages that are sent as pictures, in the form used in results.
+    # The document's pages that are sent as pictures, in the form that results use.
     Column("sent_as", Text),
-    # Unread contents of the row's document.
+    # Contents of the row's document that were not read.
     Column("notes", Text),
-    # The place of the document's text in the request, and the answer's quotes with their places in that text.
+    # Position of the document's text in the request, and the answer's quotes with their positions in that text.
     Column("text_at", Text),
     Column("quotes", Text),
     UniqueConstraint("job_id", "custom_id"),
     Index(None, "job_id", "state"),
 )
-# Migrations create the partial indexes on Postgres with the same conditions; stating them here would import its
-# dialect, which doubles the time of a read-only command. A night's unchanged documents each add a carried row: only
-# fresh answers are looked up by custom_id.
+# Migrations create the partial indexes on Postgres with the same conditions. Stating them here would import its
+# dialect, which doubles the time of a read-only command. Only fresh answers are looked up by custom_id, because each
+# night adds a carried row per unchanged document.
 IS_FRESH = requests.c.carried_from.is_(None)
 Index("ix_requests_answers", requests.c.custom_id, sqlite_where=IS_FRESH)
-# Rows that are sent themselves; other rows with the same body may take their answers.
+# Rows that are sent themselves. Other rows with the same body may take their answers.
 IS_ORIGINAL = and_(IS_FRESH, requests.c.twin_of.is_(None))
 HAS_KEY = and_(requests.c.cache_key.is_not(None), IS_ORIGINAL)
 Index("ix_requests_cache", requests.c.cache_key, sqlite_where=HAS_KEY)
@@ -231,9 +233,9 @@ IS_AWAITING = and_(IS_TWIN, requests.c.twin_of < 0, requests.c.settled_at.is_(No
 IS_REDUCE = and_(requests.c.parts.is_not(None), requests.c.part.is_(None))
 Index("ix_requests_reduce", requests.c.job_id, requests.c.seq, sqlite_where=IS_REDUCE)
 Index("ix_requests_shard_id", requests.c.shard_id, sqlite_where=requests.c.shard_id.is_not(None))
-# A pending row has not been settled. A condition on its state would use the index of states, over all rows.
+# A pending row has not been settled. A condition on its state would use the index of states, which covers all rows.
 _IS_LEFT = and_(requests.c.settled_at.is_(None), requests.c.shard_id.is_(None), requests.c.twin_of.is_(None))
-# A row without a request line cannot be sent yet, as its line needs the answers to its document's parts.
+# A row without a request line cannot be sent yet: its line needs the answers to its document's parts.
 IS_WAITING = and_(_IS_LEFT, requests.c.length > 0)
 IS_BLOCKED = and_(_IS_LEFT, IS_REDUCE, requests.c.length == 0)
 _WAITING = requests.c.job_id, requests.c.endpoint, requests.c.model, requests.c.seq
@@ -247,7 +249,7 @@ Index(
 # Most jobs have no cut or marked answer.
 Index("ix_requests_cut", requests.c.job_id, requests.c.cut, sqlite_where=requests.c.cut.is_not(None))
 
-# The few canary rows of a job.
+# A job has few canary rows.
 IS_CANARY = requests.c.canary == true()
 Index("ix_requests_canary", requests.c.job_id, requests.c.canary, sqlite_where=requests.c.canary.is_not(None))
 
@@ -288,7 +290,7 @@ ledger = Table(
     UniqueConstraint("shard_id", "seq", "kind"),
     Index(None, "at"),
 )
-# A literal: neither database uses a partial index for a bound value.
+# A literal, because neither database uses a partial index for a bound value.
 IS_LOST = ledger.c.kind == literal_column("'lost'")
 Index("ix_ledger_lost", ledger.c.job_id, sqlite_where=IS_LOST)
 _BOOKED_BY_LENGTH = exists().where(
@@ -302,7 +304,9 @@ _BOOKED_BY_LENGTH = exists().where(
 # Only rows without tokens are looked up in the ledger.
 _HAS_TOKENS = or_(requests.c.input_tokens > 0, requests.c.output_tokens > 0)
 OF_SHARD = (shards.c.backend, shards.c.batch_id, case((_HAS_TOKENS, false()), else_=_BOOKED_BY_LENGTH))
-"""Columns that `records.finished` takes besides `FINISHED`: a row's backend and batch, and if its cost is a guess."""
+"""Columns that `records.finished` takes besides `FINISHED`: a row's backend, its batch, and if its cost is a
+guess.
+"""
 
 events = Table(
     "events",
@@ -326,8 +330,9 @@ documents = Table(
     Column("problem", String(32)),
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
-    # With these columns, unchanged files are not read: the file's stat information, and the result of reading it.
-    # A file with a table has an entry of its own; each document in it names that file and its position there.
+    # With these columns, unchanged files need not be read: the file's stat information, and the result of its last
+    # reading. A file with a table has its own entry; each document in the table names that file and its position
+    # there.
     Column("stamp", Text),
     Column("content", String(32)),
     Column("file", Text),
@@ -350,8 +355,8 @@ tags = Table(
     Column("value", Text, nullable=False),
 )
 
-# Forecasts and actual results, which `report forecast` compares. `shard_id` and `task` are "" if not applicable, so
-# that the key keeps out a second forecast.
+# Forecasts and outcomes, which `report forecast` compares. `shard_id` and `task` are "" if not applicable, so that
+# the key keeps out a second forecast.
 forecasts = Table(
     "forecasts",
     metadata,
@@ -373,7 +378,7 @@ forecasts = Table(
     Index(None, "made_at"),
 )
 
-# GPUs that engines have held; they cost money, busy or idle.
+# GPUs that engines have held. They cost money, busy or idle.
 engine_holds = Table(
     "engine_holds",
     metadata,
