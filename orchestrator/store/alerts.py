@@ -1,4 +1,4 @@
-"""Messages to people, sent or unsent: alerts and reports, each sent once on each channel."""
+"""Messages to people: alerts and reports, each sent once on each channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.store.tables import jobs
 class AlertRecord(Struct, frozen=True):
     """A message to people; `key` is unique. An empty `message` gets its text on sending.
 
-    A message concerns a job, or else a `home`.
+    A message without a job is about its `home`.
     """
 
     key: str
@@ -40,14 +40,14 @@ class AlertRecords:
         self._db = database
 
     def add(self, told: AlertRecord) -> bool:
-        """Record a message; False, without a change, if its key is already known."""
+        """Store a message. False, without a change, if its key is already known."""
         values = {name: getattr(told, name) for name in _FIELDS}
         with self._db.write() as tx:
             statement = self._db.upsert(alerts).values(**values).on_conflict_do_nothing(index_elements=["key"])
             return tx.execute(statement.returning(alerts.c.id)).first() is not None
 
     def unsent(self, home: str, since: datetime) -> list[AlertRecord]:
-        """Return a home's unsent messages since a time, oldest first."""
+        """Return a home's unsent messages since a time, the oldest first."""
         query = (
             select(*(alerts.c[name] for name in _FIELDS))
             .outerjoin(jobs, jobs.c.id == alerts.c.job_id)
@@ -59,18 +59,17 @@ class AlertRecords:
             return [_message(row) for row in tx.execute(query)]
 
     def of_job(self, job_id: JobId) -> list[AlertRecord]:
-        """Return all messages about a job, sent or unsent, oldest first."""
+        """Return all messages about a job, sent or unsent, the oldest first."""
         query = select(*(alerts.c[name] for name in _FIELDS)).where(alerts.c.job_id == job_id).order_by(alerts.c.id)
         with self._db.read() as tx:
             return [_message(row) for row in tx.execute(query)]
 
     def sent(self, key: str, at: datetime) -> None:
-        """Record that a message was delivered."""
         with self._db.write() as tx:
             tx.execute(update(alerts).where(alerts.c.key == key, alerts.c.sent_at.is_(None)).values(sent_at=at))
 
     def ended_jobs(self, home: str, since: datetime) -> list[JobId]:
-        """Return a home's jobs that ended since a time, or were made since and cannot continue; oldest first."""
+        """Return a home's jobs that ended, or were made and cannot continue, since a time. The oldest come first."""
         failed = and_(jobs.c.error.is_not(None), jobs.c.created_at >= since)
         query = (
             select(jobs.c.id)

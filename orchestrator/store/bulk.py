@@ -1,8 +1,8 @@
 """Statements on many rows at once whose worst plan is harmless.
 
-Postgres plans by statistics, which do not cover a new job, or describe only earlier jobs. For a list of keys, it may
-scan the job for each key. So these statements look up and change keys one by one through their index, in one round
-trip, whatever the statistics say.
+Postgres plans by statistics, which lack a new job or describe only earlier jobs. For a list of keys, it may scan the
+job for each key. So these statements look up and change keys one by one through their index, in one round trip,
+whatever the statistics say.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NONE_SKIPPED: ColumnElement[int] = literal_column("0")
 
 
 def load(tx: Connection, table: Table, names: Sequence[str], rows: Iterable[Values]) -> None:
-    """Insert rows, each with a value for every name. Raises sqlalchemy's errors."""
+    """Insert rows, each with a value for every name. Raises SQLAlchemy's errors."""
     given = list(rows)
     if not given:
         return
@@ -62,7 +62,7 @@ def load(tx: Connection, table: Table, names: Sequence[str], rows: Iterable[Valu
 
 
 def change(tx: Connection, table: Table, names: Sequence[str], keys: Sequence[str], rows: Iterable[Values]) -> int:
-    """Set columns of rows found by key; return their number. A row has the values of `names`, then of `keys`."""
+    """Set columns of rows found by key, and return their number. A row has the values of `names`, then of `keys`."""
     given = list(rows)
     if not given:
         return 0
@@ -94,7 +94,6 @@ def each(
     names = (column(name, one.type) for name, (one, _) in keys.items())
     wanted = func.unnest(*given).table_valued(*names, name="wanted").render_derived()
     same = (one == wanted.c[name] for name, (one, _) in keys.items())
-    # OFFSET keeps the planner from flattening the subquery.
     found = query.where(*same).offset(NONE_SKIPPED).lateral("found")
     return select(found).select_from(wanted.join(found, true()))
 
@@ -102,14 +101,14 @@ def each(
 def beside(
     other: FromClause, condition: Callable[[Any], ColumnElement[bool]], dialect: Dialect
 ) -> tuple[FromClause, ColumnElement[bool]]:
-    """Return the table to join and the join condition that find rows of `other` through the condition's index."""
+    """Return the table and the condition of a join that finds rows of `other` through the condition's index."""
     if dialect.name == "sqlite":
         return other, condition(other.c)
     return select(other).where(condition(other.c)).offset(NONE_SKIPPED).lateral(other.name), true()  # type: ignore[attr-defined]
 
 
 def refresh(tx: Connection, *tables: Table) -> None:
-    """Update Postgres's statistics for tables just filled. A table that is already being analysed is skipped."""
+    """Update Postgres's statistics for tables that were just filled. A table that is being analysed is skipped."""
     if tx.dialect.name != "sqlite":
         tx.execute(text(f"ANALYZE (SKIP_LOCKED) {', '.join(table.name for table in tables)}"))
 
@@ -119,7 +118,7 @@ def _stored(
 ) -> tuple[dict[str, Values], dict[str, str]]:
     """Return columns in the driver's types, and literals for columns that are NULL or 0 in every row.
 
-    For SQLite's driver, a bound NULL costs as much as ten literals, and many columns are usually empty.
+    With SQLite's driver, a bound NULL costs as much as ten literals, and many columns are usually empty.
     """
     columns: dict[str, Values] = {}
     literals: dict[str, str] = {}
@@ -147,7 +146,6 @@ def _literal(value: Any) -> str | None:
 
 
 def _without(columns: dict[str, Values], literals: dict[str, str], rows: int) -> list[Values]:
-    """Return the rows of the bound columns."""
     bound = [values for name, values in columns.items() if name not in literals]
     return list(zip(*bound, strict=True)) if bound else [()] * rows
 

@@ -1,4 +1,4 @@
-"""Storage of a job's canary: the rows that go first and alone, until their answers are judged."""
+"""Storage of a job's canary: the rows that are sent first and alone, until their answers are judged."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class CanaryRows:
         self._db = database
 
     def mark(self, job_id: JobId, wanted: int) -> int:
-        """Choose `wanted` waiting rows as the canary, spread over tasks and lengths; return their number.
+        """Choose `wanted` waiting rows as the canary, spread over tasks and lengths, and return their number.
 
-        Marks none and returns 0 if at most `wanted` rows wait, as no row would follow the canary.
+        Marks no row and returns 0 if at most `wanted` rows wait, because no row would follow the canary.
         """
         c = requests.c
         waiting = (c.job_id == job_id, IS_WAITING)
@@ -37,12 +37,12 @@ class CanaryRows:
             return tx.execute(chosen.values(canary=True)).rowcount
 
     def state(self, job_id: JobId) -> tuple[int, int, Counter[str]] | None:
-        """Return the numbers of the canary's open rows, all its rows, and its failed rows by code.
+        """Return the numbers of the canary's open rows, of all its rows, and of its failed rows by code.
 
         Returns None if the job has no canary, or the other rows may already follow.
         """
         c = requests.c
-        # Counted in Python: grouping by state in SQL would use the index of states, over all rows.
+        # Counted in Python: grouping by state in SQL would use the index of states, which covers all rows.
         query = select(c.state, c.error_code).where(c.job_id == job_id, IS_CANARY)
         with self._db.read() as tx:
             found = Counter((state, code or "error") for state, code in tx.execute(query))
@@ -53,7 +53,7 @@ class CanaryRows:
         return still, found.total(), failed
 
     def foreseen(self, job_id: JobId) -> Decimal | None:
-        """Return the forecast cost of the canary in dollars; None without a forecast."""
+        """Return the forecast cost of the canary in dollars, or None without a forecast."""
         c = forecasts.c
         with self._db.read() as tx:
             found = tx.scalar(select(c.p50).where(c.job_id == job_id, c.kind == canary.KIND))

@@ -39,7 +39,7 @@ class Instant(TypeDecorator[datetime]):
 
 
 class Money(TypeDecorator[Decimal]):
-    """US dollars as whole picodollars: sums are exact even on a database without decimals."""
+    """US dollars as whole picodollars, so that sums are exact even on a database without decimals."""
 
     impl = BigInteger
     cache_ok = True
@@ -52,7 +52,10 @@ class Money(TypeDecorator[Decimal]):
 
 
 class Names(TypeDecorator[tuple[str, ...]]):
-    """Names in a fixed order, as a compact JSON array, so that equal tuples are equal text; NULL for no names."""
+    """Names in a fixed order as a compact JSON array, so that equal tuples are equal text.
+
+    NULL stands for no names.
+    """
 
     impl = Text
     cache_ok = True
@@ -65,7 +68,10 @@ class Names(TypeDecorator[tuple[str, ...]]):
 
 
 class Words(TypeDecorator[str]):
-    """Text for people, often from outside orch: NUL and lone surrogates, which databases reject, are replaced."""
+    """Text for people, often from outside orch.
+
+    NUL and lone surrogates are replaced, because databases reject them.
+    """
 
     impl = Text
     cache_ok = True
@@ -81,5 +87,5 @@ Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def more_counts() -> list[Column[int]]:
-    """Return the columns of `Usage` after the first three; tables name the first three themselves."""
+    """Return the columns of `Usage` after the first three, which each table names itself."""
     return [Column(count.name, Integer, nullable=False, server_default="0") for count in fields(Usage)[3:]]

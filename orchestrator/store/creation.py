@@ -1,4 +1,4 @@
-"""Creates the newest schema in an empty database, equal to the result of all migrations."""
+"""Creation of the newest schema in an empty database, equal to the result of all migrations."""
 
 from __future__ import annotations
 

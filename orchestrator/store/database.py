@@ -1,4 +1,4 @@
-"""Opens the database: SQLite with durable settings, or Postgres; migrates it before first use."""
+"""Opens the database, SQLite with durable settings or Postgres, and migrates it before its first use."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from orchestrator.store.revision import HEAD
 if TYPE_CHECKING:
     from orchestrator.store.daemon_fence import DaemonFence
 
-# Without an adapter for a value's type, sqlite3 looks for missing attributes: 0.6 µs for each value.
+# Without an adapter for a value's type, sqlite3 looks for missing attributes, which takes 0.6 µs per value.
 sqlite3.register_adapter(RequestState, str.__str__)
 
 
 class Database:
     """Transactions on one database. Only this class turns SQLAlchemy's errors into StorageError.
 
-    A database that is not `ours` belongs to another program, and its settings stay unchanged. With a `fence`, nothing
-    is written once another daemon has taken over.
+    A database that is not `ours` belongs to another program and keeps its settings. With a `fence`, nothing is
+    written once another daemon has taken over.
     """
 
     def __init__(
@@ -53,8 +53,9 @@ class Database:
         self._fence = fence
         self.has_written = False
         self.before_naming_files: Callable[[], None] = lambda: None
-        """Called before a transaction that refers to bytes of the home's files; returns once these bytes cannot be
-        lost.
+        """Called before a transaction that refers to bytes of the home's files.
+
+        Returns once these bytes cannot be lost.
         """
         self.is_sqlite = url.startswith("sqlite")
         self._streams: WeakSet[Generator[Row[Any], None, None]] = WeakSet()
@@ -75,24 +76,23 @@ class Database:
 
     @property
     def dialect(self) -> Dialect:
-        """SQLAlchemy's dialect of this database."""
         return self._engine.dialect
 
     @property
     def path(self) -> Path | None:
-        """File of the database, None if it has no file."""
+        """The database's file, or None if it has no file."""
         return Path(self._url.database) if self.is_sqlite and self._url.database else None
 
     def close(self) -> None:
         """Close every connection, including those of unfinished streams."""
         for rows in list(self._streams):
-            with suppress(ValueError):  # another thread is reading it, and will close it
+            with suppress(ValueError):  # another thread is reading the stream, and will close it
                 rows.close()
         self._engine.dispose()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a read transaction: one consistent view."""
+        """Open a read transaction, which has one consistent view."""
         with self._translated(), self._engine.connect() as connection:
             self._begin(connection)
             yield connection
@@ -121,7 +121,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Open a write transaction: at its end, all changes are durable, or none are made."""
+        """Open a write transaction. At its end, all changes are durable, or none is made."""
         with self._translated(), self._engine.connect() as connection:
             self._begin(connection, write=True)
             with connection.begin():
@@ -133,14 +133,14 @@ class Database:
     def _begin(self, connection: Connection, *, write: bool = False) -> None:
         """Start a transaction on SQLite, whose driver would start a write transaction too late."""
         if self.is_sqlite:
-            # Not a listener of SQLAlchemy's event: with a listener, each statement takes a tenth longer.
+            # Not a listener of SQLAlchemy's event, with which each statement takes a tenth longer.
             driver: Any = connection.connection.dbapi_connection
-            # A writer takes the lock immediately, as upgrading a read lock later would fail instead of waiting.
+            # A writer takes the lock at once: upgrading a read lock later would fail instead of waiting.
             driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn SQLAlchemy's errors into StorageError, with advice for common ones. Hides passwords."""
+        """Turn SQLAlchemy's errors into StorageError, with advice for common ones and without passwords."""
         try:
             yield
         except OrchError:
@@ -156,7 +156,7 @@ class Database:
             raise StorageError(f"the database {name} cannot be used: {cause}", hint=hint) from error
 
     def upsert(self, table: Table) -> Any:
-        """Return an INSERT with ON CONFLICT support, in this database's dialect."""
+        """Return an INSERT that supports ON CONFLICT, in this database's dialect."""
         # Imported on use: the Postgres dialect costs a read-only command 20 ms.
         if self.is_sqlite:
             from sqlalchemy.dialects.sqlite import insert as sqlite_insert
@@ -191,13 +191,11 @@ class Database:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Make processes that find an empty database at the same time take turns. SQLite's transactions do that
-        already.
-        """
+        """Make processes that find an empty database at the same time take turns. On SQLite, transactions do."""
         if self.is_sqlite:
             yield
             return
-        # A transaction holds the lock: a pooler keeps a transaction on one session, and a kill ends it.
+        # A transaction holds the lock: a pooler keeps a transaction in one session, and a kill ends it.
         with self._engine.connect() as holder, holder.begin():
             holder.execute(text("SELECT pg_advisory_xact_lock(715517)"))
             yield
@@ -220,7 +218,7 @@ def _migrate(connection: Connection) -> None:
 
 
 def _is_of_a_value(error: Exception) -> bool:
-    """True if the value to be written caused the error, and not the database."""
+    """True if the value to be written caused the error, not the database."""
     if isinstance(error, exc.DataError):
         return True
     found = getattr(error, "orig", None) if isinstance(error, exc.StatementError) else error
@@ -228,7 +226,6 @@ def _is_of_a_value(error: Exception) -> bool:
 
 
 def migrations_folder() -> Path:
-    """Return the folder of Alembic's scripts."""
     return Path(__file__).parent / "migrations"
 
 
@@ -256,7 +253,7 @@ def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _: Any) -> None:
-        # The driver's own BEGIN is too late for BEGIN IMMEDIATE; `Database` starts transactions.
+        # The driver's own BEGIN is too late for BEGIN IMMEDIATE, so `Database` starts transactions.
         connection.isolation_level = None
         if not ours:
             return
@@ -274,14 +271,14 @@ def _parsed(text: str) -> URL:
     try:
         return make_url(text)
     except (exc.ArgumentError, ValueError):
-        # The address is not shown, since it may hold a password (often the very part that is wrong).
+        # The address is not shown: it may contain a password, often the very part that is wrong.
         raise StorageError(
             "the database's address is not a URL", hint="such as postgresql://user:password@host:5432/name"
         ) from None
 
 
 def _public(url: URL) -> tuple[str, list[str]]:
-    """Return the public name of an address, and the secrets in it."""
+    """Return the public name of an address, and the secrets in the address."""
     if url.drivername.startswith("sqlite"):
         return url.database or "", []
     # A password with an unescaped @ ends up in the host.

@@ -20,7 +20,9 @@ from orchestrator.store.tables import HAS_FAILED, events, jobs, ledger, requests
 
 
 class Spread(Struct, frozen=True):
-    """A histogram: counts of values up to each bound and above the last bound, and their sum, minimum and maximum."""
+    """A histogram: numbers of values up to each bound and above the last one, with the values' sum, minimum and
+    maximum.
+    """
 
     counts: tuple[int, ...]
     total: int
@@ -29,7 +31,7 @@ class Spread(Struct, frozen=True):
 
 
 class Booked(Struct, frozen=True):
-    """Ledger data of a shard; each spread is of tokens per row, None if no row has tokens."""
+    """Ledger data of a shard. Each spread is of tokens per row; None if no row has tokens."""
 
     cost: Decimal
     input_tokens: Spread | None
@@ -44,10 +46,10 @@ class TelemetryRecords:
         self._rows = RowsByDocument(database)
 
     def ended_jobs(self, home: str, since: datetime) -> list[tuple[Job, datetime]]:
-        """Return a home's jobs that ended since a time, with their end times, in that order."""
+        """Return a home's jobs that ended since a time, with their end times, in order of these times."""
         c = jobs.c
         finished = select(jobs).where(c.home == home, c.finished_at >= since)
-        # A job that could not continue has no `finished_at`: its event has the time.
+        # A job that could not continue has no `finished_at`, but its event has the time.
         failed = (
             select(events.c.job_id, func.max(events.c.at).label("at"))
             .join(jobs, c.id == events.c.job_id)
@@ -63,7 +65,7 @@ class TelemetryRecords:
         return sorted(found, key=lambda one: (one[1], one[0].id))
 
     def booked(self, shard_id: ShardId, bounds: Sequence[int]) -> Booked:
-        """Return the cost of a shard and the distribution of its rows' tokens over ascending bounds."""
+        """Return the cost of a shard in dollars, and the distribution of its rows' tokens over ascending bounds."""
         mine = ledger.c.shard_id == shard_id
         total = select(func.sum(cast(ledger.c.cost, BigInteger))).where(mine)
         with self._db.read() as tx:
@@ -76,22 +78,27 @@ class TelemetryRecords:
         )
 
     def durations(self, shard_id: ShardId, bounds: Sequence[int]) -> dict[str | None, Spread]:
-        """Return the distribution of a shard's row times in ms, by error code, for servers that report them."""
+        """Return the distribution of a shard's row times in ms, by error code.
+
+        Not every server reports these times.
+        """
         c = requests.c
         measured = (c.shard_id == shard_id, c.latency_ms.is_not(None))
         return self._spreads(c.latency_ms, bounds, measured, by=c.error_code)
 
     def notable_rows(self, shard_id: ShardId, every: int | None, most: int) -> list[FoundRow]:
-        """Return the first rows of a shard that failed, or whose `seq` is a multiple of `every`; in input order."""
+        """Return the first rows of a shard, in input order, that failed or whose `seq` is a multiple of `every`."""
         c = requests.c
         wanted = HAS_FAILED if every is None else or_(HAS_FAILED, c.seq % every == 0)
-        # No condition on the job, since Postgres might then scan all rows of the job.
+        # No condition on the job, because Postgres might then scan all rows of the job.
         return self._rows.where(c.shard_id == shard_id, c.settled_at.is_not(None), wanted, most=most)
 
     def never_sent(self, job_id: JobId, most: int) -> list[FoundRow]:
-        """Return the first rows of a job that failed without being sent: their documents could not be read."""
+        """Return the first rows of a job that failed without being sent, because their documents could not be
+        read.
+        """
         c = requests.c
-        # Phrased so that Postgres uses only the index of failures, and not also an index of most rows.
+        # Phrased so that Postgres uses only the index of failures, and no index of most rows.
         is_own = and_(func.coalesce(c.carried_from, "") == "", func.coalesce(c.twin_of, -1) == -1)
         return self._rows.where(c.job_id == job_id, HAS_FAILED, c.shard_id.is_(None), is_own, most=most)
 

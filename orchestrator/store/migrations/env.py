@@ -1,4 +1,4 @@
-"""Alembic's entry: on the connection that orch hands over, or on ORCH_DATABASE_URL from the command line."""
+"""Alembic's entry point: runs on the connection that orch passes, or on ORCH_DATABASE_URL from the command line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from orchestrator.store.tables import metadata
 
 
 def run(connection: Connection) -> None:
-    """Run the migrations in one transaction."""
-    # SQLite rolls back schema changes too, so processes that find an old database together take turns.
+    # SQLite rolls back schema changes too, so processes that find an old database at the same time take turns.
     context.configure(connection=connection, target_metadata=metadata, render_as_batch=True, transactional_ddl=True)
     with context.begin_transaction():
         context.run_migrations()

@@ -12,7 +12,7 @@ _IS_WAITING = "state = 'pending' AND shard_id IS NULL AND twin_of IS NULL"
 
 
 def upgrade() -> None:
-    """Hosted batches in shards, rows and the ledger; limits learned from refusals; forecasts."""
+    """Add hosted batches to shards, rows and the ledger; add limits learned from refusals, and forecasts."""
     op.create_table(
         "limits",
         sa.Column("backend", sa.String(length=40), nullable=False),

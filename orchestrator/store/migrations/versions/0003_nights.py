@@ -10,7 +10,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Schedules, nights and alerts; the reason why a row is asked; marks of unchanged documents."""
+    """Add schedules, nights and alerts, the reason why a row is asked, and marks of unchanged documents."""
     for column in (
         sa.Column("why", sa.String(length=24), nullable=True),
         sa.Column("content", sa.String(length=32), nullable=True),

@@ -11,7 +11,7 @@ revision = "0004"
 down_revision = "0003"
 
 _WARNING = re.compile(r"budget (?P<name>.+), (?P<period>night|month) until (?P<renews>\d{4}-\d\d-\d\d \d\d:\d\d)")
-"""How a budget's warning began."""
+"""Beginning of a budget's warning in the events of older versions."""
 _IS_WAITING = "settled_at IS NULL AND shard_id IS NULL AND twin_of IS NULL"
 
 
@@ -28,7 +28,6 @@ def upgrade() -> None:
 
 
 def _engine() -> None:
-    """Codes of failures, what was ignored, slots of nights, schedules after others, outputs, alerts without a job."""
     op.add_column("jobs", sa.Column("error_code", sa.String(length=32), nullable=True))
     op.add_column("jobs", sa.Column("ignored", sa.JSON(), nullable=True))
     op.add_column("schedules", sa.Column("after", sa.String(length=80), nullable=True))
@@ -52,7 +51,6 @@ def _engine() -> None:
 
 
 def _backends() -> None:
-    """The last answer about a batch, the attempts to create it, and the clean-up after its end."""
     for column in (
         sa.Column("seen_at", sa.BigInteger(), nullable=True),
         sa.Column("sends", sa.Integer(), server_default="0", nullable=False),
@@ -60,7 +58,7 @@ def _backends() -> None:
         sa.Column("cleaned_at", sa.BigInteger(), nullable=True),
     ):
         op.add_column("shards", column)
-    # Shards that are over will not be cleaned up any further.
+    # Shards that have ended are not cleaned up any further.
     op.execute(
         "UPDATE shards SET cleaned_at = COALESCE(collected_at, created_at) WHERE state IN ('collected', 'cancelled')"
     )
@@ -69,7 +67,6 @@ def _backends() -> None:
 
 
 def _plans() -> None:
-    """Times of batches, the progress of engines, and whether a forecast was cut short."""
     for column in (
         sa.Column("first_at", sa.BigInteger(), nullable=True),
         sa.Column("took_seconds", sa.Float(), nullable=True),
@@ -102,7 +99,7 @@ def _words() -> None:
 
 
 def _indexes() -> None:
-    """Indexes of waiting rows, shards and failures, whose worst use is harmless."""
+    """Replace the indexes of waiting rows, shards and failures by ones whose worst use is harmless."""
     # Rows from before outcomes had a time.
     op.execute("UPDATE requests SET settled_at = 0 WHERE settled_at IS NULL AND state <> 'pending'")
     op.drop_index("ix_requests_waiting", table_name="requests")
@@ -119,7 +116,6 @@ def _indexes() -> None:
 
 
 def _failures() -> None:
-    """The start of failures, failures in running batches, and acknowledgements."""
     op.add_column("requests", sa.Column("failed_since", sa.BigInteger(), nullable=True))
     op.add_column("shards", sa.Column("failing", sa.JSON(), nullable=True))
     op.create_table(
@@ -135,7 +131,7 @@ def _failures() -> None:
 
 
 def _codes() -> None:
-    """Codes for facts that only sentences stated: who cancelled a job, refusals and events, a row's first alias."""
+    """Add codes for facts that only sentences stated."""
     op.add_column("jobs", sa.Column("cancel_code", sa.String(length=16), nullable=True))
     op.add_column("shards", sa.Column("refusal_code", sa.Text(), nullable=True))
     op.add_column("events", sa.Column("code", sa.Text(), nullable=True))
@@ -148,7 +144,7 @@ def _codes() -> None:
         "UPDATE events SET code = CASE WHEN reason LIKE 'budget%' THEN 'budget' ELSE 'canary' END"
         " WHERE kind = 'stopped'"
     )
-    # A model's own name may end like a rung; only job files have aliases.
+    # A model's own name may end like a rung, but only job files have aliases.
     op.execute(
         "UPDATE requests SET first_model = substr(model, 1, length(model) - 2) WHERE model LIKE '%@_'"
         " AND job_id IN (SELECT id FROM jobs WHERE kind = 'documents')"
@@ -170,7 +166,9 @@ def _refusal_codes() -> None:
 
 
 def _warning_codes() -> None:
-    """The budget and period of each warning, so that no warning is repeated, on its job or as an alert."""
+    """Record the budget and period of each warning as a code, so that no warning is repeated on its job or as an
+    alert.
+    """
     events = sa.table("events", sa.column("id"), sa.column("kind"), sa.column("reason"), sa.column("code"))
     alerts = sa.table("alerts", sa.column("id"), sa.column("kind"), sa.column("key"))
     bind = op.get_bind()
@@ -191,8 +189,8 @@ def _code_of(warning: re.Match[str]) -> str:
 def _statistics() -> None:
     """Switch off the statistics by which Postgres would misjudge the newest job."""
     if op.get_bind().dialect.name == "postgresql":
-        # Statistics of earlier jobs say that the newest job has no rows. Then every index looks as good as the index
-        # that finds a row by its place. Without statistics, Postgres assumes 200 jobs of equal size.
+        # Statistics of earlier jobs say that the newest job has no rows. Every index then looks as good as the index
+        # by `seq`. Without statistics, Postgres assumes 200 jobs of equal size.
         for table, column in (
             ("requests", "job_id"),
             ("ledger", "job_id"),

@@ -10,9 +10,9 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Hours that our own engines held GPUs, and the pages of a row's document that went as pictures.
+    """Add the hours that our own engines held GPUs, and the pages of a row's document sent as pictures.
 
-    `requests.avoid` had names with commas between them; no name has a comma or a quotation mark.
+    `requests.avoid` had names separated by commas. No name has a comma or a quotation mark.
     """
     op.create_table(
         "engine_holds",

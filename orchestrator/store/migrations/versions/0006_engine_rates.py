@@ -10,7 +10,7 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Tokens a second, start, memory and best concurrency of an engine, by settings and hardware."""
+    """Add an engine's tokens per second, start, memory and best concurrency, by settings and hardware."""
     op.create_table(
         "engine_rates",
         sa.Column("home", sa.String(length=32), nullable=False),
