@@ -38,7 +38,7 @@ _OF_ANSWERS = {
     "invalid_json": "use a model that is better at JSON, or set `retries`",
     "schema_mismatch": "simplify the schema, set `retries`, or use a stronger model",
 }
-# Rules whose own advice is to wait, which no longer applies.
+# These rules advise to wait, which no longer helps once the job is over.
 _OF_RULES = {
     "no_credit": "add credit or raise the spending limit at the provider, then `orch retry`",
     "bad_key": "set a valid key in the variable that `api_key_env` names, then `orch retry`",

@@ -20,12 +20,13 @@ from orchestrator.settings.config import AlertSettings
 from orchestrator.settings.stored_spec import expires
 
 PATIENCE = 2 * MINUTE
-"""Seconds that a backend may be unreachable before anyone is alerted: most recover by then."""
+"""Seconds that a backend may be unreachable before an alert. Most backends recover sooner."""
 HELD = 30 * MINUTE
-"""Seconds that a batch may wait to be sent, found or answered before an alert. Waits for quotas and budgets
-occur every night, and most backends recover by then."""
+"""Seconds that a batch may wait to be sent, found or answered before an alert. Shorter waits for quotas and budgets
+occur every night.
+"""
 ENOUGH = 20
-"""Minimum number of rows with an outcome before their share of failures means anything."""
+"""Least number of rows with an outcome from which their share of failures is judged."""
 
 
 class AlertKind(StrEnum):
@@ -43,7 +44,7 @@ class AlertKind(StrEnum):
 
 
 class Alert(Struct, frozen=True):
-    """A problem of a job and the action taken. It is reported once for each kind, job and `what`.
+    """A problem of a job and the action taken. Each kind, job and `what` is reported once.
 
     `code` says what keeps rows from running; None for other alerts.
     """
@@ -57,12 +58,12 @@ class Alert(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The key that records the alert as reported."""
+        """Key under which the alert is recorded as reported."""
         return f"{self.kind}:{self.job.id}:{self.what}"
 
 
 class Notice(Struct, frozen=True):
-    """A problem that concerns no job. It is reported once for each kind and `what`."""
+    """A problem that concerns no job. Each kind and `what` is reported once."""
 
     kind: AlertKind
     what: str
@@ -71,7 +72,7 @@ class Notice(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The key that records the notice as reported."""
+        """Key under which the notice is recorded as reported."""
         return f"{self.kind}::{self.what}"
 
 

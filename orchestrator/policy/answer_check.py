@@ -148,7 +148,7 @@ class OutputCheck:
         return self._check is not None and bool(answer.text) and self._read(answer, repair=self._repair).repaired
 
     def quotes(self, answer: Answer) -> list[Quote]:
-        """Return the quotes that the schema marks, and those with a quote's name."""
+        """Return the quotes that the schema marks, and the texts of properties named `quote` or `quotes`."""
         if not self.has_quotes:
             return []
         value = self._read(answer, repair=self._repair).value
@@ -160,7 +160,7 @@ class OutputCheck:
         """Return the parsed answer if there is a schema, else its text."""
         if self._check is not None and answer.text:
             if "null" not in answer.text and row_codes.PROPERTY not in answer.text:
-                with suppress(*batch_api.JSON_ERRORS):  # it fits: only nulls and other text make a difference
+                with suppress(*batch_api.JSON_ERRORS):  # the text fits: only nulls and text around the JSON differ
                     return msgspec.json.decode(answer.text)
             # The answer was accepted, whatever the task now says about repairs.
             found = self._read(answer, repair=True)
@@ -201,7 +201,7 @@ class OutputCheck:
 
 
 class LabelCheck(OutputCheck):
-    """A label, with the model's certainty."""
+    """Requirements for a label. Its value includes the model's certainty."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class LabelCheck(OutputCheck):
 
 
 class VectorCheck:
-    """One vector, of `size` numbers if a size was requested."""
+    """Requirements for a vector, of `size` numbers if a size was requested."""
 
     def __init__(self, size: int | None) -> None:
         self._size = size

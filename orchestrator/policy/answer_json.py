@@ -129,7 +129,7 @@ def value_in(text: str) -> Any:
 
 
 def _value_around_marks(text: str) -> Any:
-    """Return the value if all marks of thoughts stand in its strings, quoted from a document; else _NONE."""
+    """Return the value if every mark of thoughts is inside its strings, as a quote from a document; else _NONE."""
     marks = marks_in(text)
     if not marks:
         return _NONE
@@ -186,7 +186,9 @@ def _next(text: str, start: int) -> int:
 
 
 def _after_bracket(text: str, start: int) -> int:
-    """Return the place after the bracket that closes the bracket at `start`. Raises NotOneValue if none does."""
+    """Return the index after the bracket that closes the bracket at `start`. Raises NotOneValue if there is no such
+    bracket.
+    """
     depth = 0
     for at in range(start, len(text)):
         depth += (text[at] in _OPENS) - (text[at] in _CLOSES)

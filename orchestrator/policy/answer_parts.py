@@ -24,7 +24,7 @@ _THOUGHTS = ("think", "thought", "reason", "summary")
 """Words in the kinds of parts that hold thoughts."""
 _BESIDE = frozenset({"type", "text", "annotations", "logprobs", "citations"})
 WORDLESS = frozenset({"message", "reasoning"})
-"""Kinds of items in a response that do not count as an answer besides the text."""
+"""Kinds of items in a response that add no answer to its text."""
 
 
 _LEVELS = 6
@@ -32,7 +32,7 @@ _LEVELS = 6
 
 
 def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
-    """Return the value of a part. Members that Python cannot represent become None: numbers beyond all floats."""
+    """Return the value of a part. Numbers too large for a float become None."""
     try:
         return msgspec.json.decode(raw)
     except JSON_ERRORS:
@@ -79,7 +79,7 @@ def has_calls(message: Mapping[str, Any]) -> bool:
 
 
 def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Return the messages of a response that answer: those of the final phase, or else all except commentary.
+    """Return the messages that contain the answer: of the final phase, or else all except commentary.
 
     The model's reasoning and the user's messages are left out.
     """
@@ -100,7 +100,7 @@ def is_other(item: Any) -> bool:
 
 
 def _word(fields: Mapping[str, Any], name: str, usual: str) -> str:
-    """Return a field's word, or `usual` if the field is missing or odd: an odd field must not lose text."""
+    """Return a field's word, or `usual` if the field is missing or has another type, so that no text is lost."""
     value = fields.get(name)
     return value if isinstance(value, str) and value else usual
 

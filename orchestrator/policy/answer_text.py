@@ -22,8 +22,8 @@ _QUOTE = ord('"')
 class Answer(msgspec.Struct, frozen=True):
     """The content of a body.
 
-    `has_other` is True for tool calls, embeddings or the like, beside a text or without one. `refusal` is the
-    model's text if it is marked as a refusal. `data` is the part of an embedding that replaces choices.
+    `has_other` is True for tool calls, embeddings or the like, beside a text or without a text. `refusal` is the
+    model's text if it is marked as a refusal. `data` is the field that an embedding has in place of choices.
     `messages` are the texts of a response with several messages, which `text` joins. `choices` counts answers to one
     request.
     """

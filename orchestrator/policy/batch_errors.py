@@ -24,7 +24,7 @@ class BatchFault(StrEnum):
 
 
 class BatchVerdict(Struct, frozen=True):
-    """The reason why a batch was refused, and what happens to the rows concerned: of one line, or of all.
+    """The reason why a batch was refused, and what happens to the affected rows: one line's row, or all rows.
 
     `limit` is the number of tokens that may be enqueued, if a refusal for lack of room states it.
     """

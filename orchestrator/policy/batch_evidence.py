@@ -56,7 +56,9 @@ class Denied(Struct, frozen=True):
 
 
 def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> EvidenceVerdict:
-    """Judge whether a batch unknown to its backend is gone; `is_needed` if its rows are needed elsewhere in time."""
+    """Judge whether a batch unknown to its backend is gone. `is_needed` is True if its rows are needed elsewhere in
+    time.
+    """
     times, least = (HURRIED_DENIALS, HURRIED_FOR) if is_needed else (DENIALS, DENIED_FOR)
     if denied.is_unlisted is None:
         least = FILES_APPEAR if is_needed else UNLISTED_FOR
@@ -70,7 +72,7 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Evi
 
 
 def answers_until(ended: datetime, deadline: datetime | None, again: timedelta | None) -> datetime:
-    """Return the latest time to wait for answers that exist: as long as asking again could be in time, a day at most.
+    """Return the latest time to wait for existing answers: while asking again could be in time, at most a day.
 
     `again` is how long asking usually takes. If asking again would be late in any case, orch waits the whole day.
     """
@@ -121,13 +123,13 @@ def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
 
 
 def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge whether to take back rows of a batch that did nothing, as its provider says; see `nothing_until`."""
+    """Judge whether to take back the rows of a batch that did nothing according to its provider (`nothing_until`)."""
     told = f"{backend} says that the batch is completed, with 0 of {number_of(rows, 'row')}, no usage and empty files"
     return _until(told, until, now)
 
 
 def unnamed(status: str | None, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge if a batch that should have answers will never name their file; orch gives the answers up at `until`."""
+    """Judge whether a batch's missing output file will never be named. orch gives up its answers at `until`."""
     return _until(f"the batch is {status}, and names no file with its answers", until, now)
 
 

@@ -20,8 +20,10 @@ from orchestrator.settings.config import Budget
 
 
 class TooDear(RefusedError):
-    """The error for a batch that may cost `wanted` dollars if at most `left` can ever be spent. Smaller batches may
-    fit."""
+    """Raised for a batch that may cost `wanted` dollars if at most `left` can ever be spent.
+
+    Smaller batches may fit.
+    """
 
     def __init__(self, message: str, *, hint: str, wanted: Decimal, left: Decimal) -> None:
         super().__init__(message, hint=hint)
@@ -42,7 +44,7 @@ def counting(budgets: Iterable[Budget], tags: Mapping[str, str]) -> list[Budget]
 
 
 class Period(Struct, frozen=True):
-    """From `starts` to just before `ends`, in UTC; `renews` is the end by local clocks."""
+    """A period from `starts` to just before `ends`, in UTC. `renews` is the end in local time, as text."""
 
     starts: datetime
     ends: datetime
@@ -50,7 +52,7 @@ class Period(Struct, frozen=True):
 
 
 def period_at(budget: Budget, now: datetime, zone: tzinfo | None = None) -> Period:
-    """Return the period of a budget that contains `now` (aware), by the clocks of `zone`, or of this machine.
+    """Return the period of a budget that contains `now` (aware), in the time zone `zone` or this machine's.
 
     A start time that the clocks skip is moved forward by the length of the gap; for a time that they show twice, the
     first counts.
@@ -69,7 +71,7 @@ def _start(budget: Budget, day: date, zone: tzinfo | None) -> datetime:
 
 
 def _days(today: date) -> Iterable[date]:
-    # Two each way: a zone that crosses the date line skips a day.
+    # Two days each way: a zone that crosses the date line skips a day.
     return (today + timedelta(days=days) for days in range(-2, 3))
 
 
@@ -82,9 +84,9 @@ def _months(today: date) -> Iterable[date]:
 class BudgetStanding(Struct, frozen=True):
     """A budget in its period: dollars booked or accrued, and the most that batches in flight may still cost.
 
-    Hourly costs count as spent as far as they have accrued: `running` is this unbooked part of `spent`. Their cost
-    until a stop counts as possible cost. `unbounded` names a batch in flight whose cost has no known bound: nothing
-    is sent until it ends.
+    Hourly costs count as spent as far as they have accrued: `running` is this unbooked part of `spent`. The hourly
+    cost until a stop counts as possible cost. `unbounded` names a batch in flight whose cost has no known bound:
+    nothing is sent until it ends.
     """
 
     budget: Budget
@@ -106,12 +108,12 @@ class BudgetStanding(Struct, frozen=True):
 
     @property
     def share(self) -> Decimal:
-        """The spent part of the amount."""
+        """Share of the amount that is spent."""
         return self.spent / self.budget.amount
 
     @property
     def mark(self) -> BudgetMark:
-        """The state as a word."""
+        """State of the budget."""
         if not self.left:
             return BudgetMark.STOPPED
         return BudgetMark.WARNING if self.share >= self.budget.warn_at else BudgetMark.OK
@@ -159,7 +161,7 @@ def warning(standing: BudgetStanding) -> str | None:
 
 
 def warning_code(standing: BudgetStanding) -> str:
-    """Return a budget and its period, for programs, to record that a warning was reported."""
+    """Return the key under which a reported warning is recorded: the budget and its period."""
     return f"{standing.budget.name}/{standing.budget.period}/{standing.period.renews}"
 
 

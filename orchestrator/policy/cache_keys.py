@@ -24,7 +24,8 @@ _decode_sampling = json_decoder(_Sampling).decode
 
 
 def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
-    """Return a key that is the same for all requests that can share an answer; None for requests that need their own.
+    """Return a key that is the same for all requests that can share an answer; None if a request needs its own
+    answer.
 
     The key covers the endpoint and the body without its model. The order of the body's own fields does not count; the
     order within them does, since a schema's properties are answered in their order. A body that samples, with a

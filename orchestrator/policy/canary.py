@@ -14,7 +14,7 @@ from orchestrator.core.money import money
 KIND = "canary"
 """Kind of forecast for the cost of the canary's rows."""
 PART = 4
-"""The canary may take this fraction (a quarter) of the time until the job's deadline."""
+"""The canary may take the time until the job's deadline, divided by this."""
 MOST_CODES = 3
 
 
@@ -45,7 +45,7 @@ class CanaryVerdict(Struct, frozen=True):
 
 
 def places(rows: int, wanted: int) -> list[int]:
-    """Return the places, from 1, of `wanted` rows among `rows` in order: evenly spread, the middle of each part."""
+    """Return the places (from 1) of `wanted` rows among `rows`: the middles of equal parts, in order."""
     return [(2 * part + 1) * rows // (2 * wanted) + 1 for part in range(wanted)]
 
 

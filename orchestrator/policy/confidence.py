@@ -1,7 +1,7 @@
 """Confidence in a label: the model's probability, and how often such labels were right. Pure.
 
-A model's probability is that of the label's tokens, from their log probabilities. Models are too sure of themselves,
-each in its own way. If known answers show which labels were right, a logistic curve through them turns the model's
+A model's probability of a label is the product of its tokens' probabilities. Models are too sure of themselves, each
+in its own way. If known answers show which labels were right, a logistic curve through them turns the model's
 probability into the share that is right. The method is Platt's (Probabilistic Outputs for Support Vector Machines,
 1999). Its priors ensure that no finite number of known answers makes a label certain.
 """
@@ -69,7 +69,7 @@ _decode_body = json_decoder(_Body).decode
 
 
 def label_probability(body: msgspec.Raw, text: str) -> float | None:
-    """Return the probability, up to 1, that a model gave to the label in its answer `text`; None if it states none.
+    """Return the probability, up to 1, of the label in the answer `text`; None if the body states no probabilities.
 
     The quote after the label counts: it distinguishes `bill` from `billing`.
     """
@@ -192,6 +192,6 @@ def _logistic(value: float) -> float:
 
 
 def is_right(expected: Any, label: str) -> bool | None:
-    """True if a label is the expected one; None if the known answer has no label."""
+    """True if a label is the expected label; None if the known answer has no label."""
     wanted = expected.get("label") if isinstance(expected, dict) else expected
     return wanted == label if isinstance(wanted, str) else None

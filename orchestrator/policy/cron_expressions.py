@@ -66,7 +66,7 @@ def trigger(cron: str) -> CronTrigger:
             f"{cron!r} names a day of the month and a day of the week, which cron implementations read differently: "
             "make a schedule for each"
         )
-    from apscheduler.triggers.cron import CronTrigger  # half of what this module would take to import
+    from apscheduler.triggers.cron import CronTrigger  # half of this module's import time
 
     dated = dict(zip(_RANGES, fields, strict=False))
     try:

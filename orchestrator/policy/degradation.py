@@ -11,19 +11,19 @@ from collections import deque
 from msgspec import Struct, field
 
 WINDOW_SECONDS = 60.0
-"""Length of a measured window."""
+"""Length of a measured window, in seconds."""
 SLOW_SECONDS = 300.0
-"""How long an engine must have been slow."""
+"""Seconds that an engine must have been slow before a restart."""
 SLOW_SHARE = 0.6
 """Below this share of its own best rate, an engine is slow."""
 REST_SECONDS = 3600.0
-"""Least time between two restarts for slowness."""
+"""Least seconds between two restarts for slowness."""
 
 
 class SpeedWatch(Struct):
     """An engine's work, window by window. Times are seconds of one clock.
 
-    A window is compared with the best window with about as many rows at once: within a factor of two.
+    A window is compared with the best window that had about as many rows in flight (within a factor of two).
     """
 
     best: dict[int, float] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from orchestrator.core.shards import Shard
 from orchestrator.policy.overdue import seconds_beyond
 
 WORTH_TELLING = 5 * MINUTE
-"""A shorter delay, in seconds, is not named as a cause."""
+"""Shortest delay, in seconds, that is named as a cause."""
 BEGINS = (
     EventKind.ROUTED, EventKind.SUBMITTED, EventKind.WAITING, EventKind.HELD, EventKind.STOPPED, EventKind.CANCEL,
 )  # fmt: skip
@@ -58,7 +58,7 @@ class Delay(Struct, frozen=True):
 def main_delay(
     job: Job, events: Sequence[Event], shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime
 ) -> Delay:
-    """Return the main cause of a job's delay; `ended` is when it was over, or now."""
+    """Return the main cause of a job's delay. `ended` is the job's end, or now."""
     slow = _slow(shards, forecasts, ended)
     found = [*_queued(job, events, ended), *_standstills(events, ended), *_held(events, ended), *slow]
     worth = [delay for delay in found if delay.seconds >= WORTH_TELLING]
@@ -115,6 +115,6 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
 
 
 def standstill(state: JobState, events: Sequence[Event]) -> str | None:
-    """Return the obstacle that keeps an open job from continuing, as its daemon noted last, or None."""
+    """Return what keeps an open job from continuing, according to its daemon's last event; None if nothing does."""
     is_open = not state.is_final and state is not JobState.WAITING
     return events[-1].reason if is_open and events and events[-1].kind == EventKind.WAITING else None

@@ -41,9 +41,9 @@ class ComparedRow(Struct, frozen=True):
 class DocumentRun(Struct, frozen=True):
     """A document in a run, compared with the run before. Numbers are numbers of rows.
 
-    `known` rows had the same task then. `changed` rows are asked differently now: `asked` with another prompt,
-    settings or schema, `other_model` by another model. `code` and `message` describe one of its failures. `old`
-    failures are known from an earlier run or acknowledged; the oldest dates from `since`.
+    `known` rows were in the run before, too. `changed` rows are asked differently now: `asked` with another prompt,
+    settings or schema, `other_model` by another model. `code` and `message` describe one of the document's failures.
+    `old` failures are known from an earlier run or acknowledged; the oldest dates from `since`.
     """
 
     name: str

@@ -37,7 +37,7 @@ class Eligibility(Struct, frozen=True):
     unpriced: Mapping[str, str] = {}
 
     def reason(self, backend: str) -> str:
-        """Return why an eligible backend takes the rows when no other may."""
+        """Return why an eligible backend takes the rows if no other backend may."""
         why = "asked for" if self.wanted else "the only one that fits"
         return f"{why}; {self.eligible[backend].location}, {self.eligible[backend].price}"
 

@@ -130,7 +130,7 @@ def steps(
     now: datetime,
     wishes: Mapping[str, EngineWish] | None = None,
 ) -> list[EngineStep]:
-    """Return the actions to take now, without repeating any under way."""
+    """Return the actions to take now, except actions that are already under way."""
     wishes = wishes or {}
     span = None if terms.hours is None else terms.hours.span(now)
     drain = timedelta(seconds=terms.drain_seconds)

@@ -61,7 +61,7 @@ class RateWatch(Struct):
     _known: float | None = None
 
     def observe(self, at: float, url: str, rows: int, in_flight: int) -> None:
-        """Record how many rows an engine has ended by this time in seconds; without rows in flight it has no rate."""
+        """Record the rows that an engine has finished by time `at` (seconds). An engine without rows has no rate."""
         looks = self._seen.setdefault(url, deque())
         if not in_flight or (looks and rows < looks[-1][1]):
             looks.clear()
@@ -71,13 +71,13 @@ class RateWatch(Struct):
             looks.popleft()
 
     def keep(self, urls: Iterable[str]) -> None:
-        """Forget all other engines."""
+        """Forget all engines except these."""
         for url in self._seen.keys() - set(urls):
             del self._seen[url]
 
     @property
     def rate(self) -> float | None:
-        """The median rate of the engines; the last known rate while no engine works; None before the first works."""
+        """Median rate of the engines; the last known rate while no engine works; None before any engine worked."""
         rates = [
             (looks[-1][1] - looks[0][1]) / (looks[-1][0] - looks[0][0])
             for looks in self._seen.values()

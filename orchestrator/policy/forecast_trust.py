@@ -28,9 +28,9 @@ class Calibration(Struct, frozen=True):
 
     `known` counts forecasts with a known actual value, `open` the others. `below_p50` and `below_p95` are shares of
     the known forecasts; an exact hit counts half at the p50, and whole at the p95. `ratio` is the median of actual
-    value by p50, None if nothing is known. A censored value counts only if it is known to be above. Chances
-    (`in_time`) have no shares, and their ratio is jobs in time by the expected number. `trusted` is None while it is
-    too early to tell. The forecasts were made from `first_at` to `last_at`.
+    values divided by their p50, None if nothing is known. A censored value counts only if it is known to be above.
+    Chances (`in_time`) have no shares, and their ratio is the number of jobs in time divided by the expected number.
+    `trusted` is None while it is too early to tell. The forecasts were made from `first_at` to `last_at`.
     """
 
     kind: str

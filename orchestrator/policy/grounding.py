@@ -34,7 +34,7 @@ class QuoteStatus(StrEnum):
 
 
 class SentText(Struct, frozen=True):
-    """A text that a request contained from its document, or a part of it; `page` is its first page, if any."""
+    """The document's text in a request, or a part of that text. `page` is the number of its first page, if known."""
 
     text: str
     page: int | None = None
@@ -42,7 +42,7 @@ class SentText(Struct, frozen=True):
 
 
 class SentDocument(Struct, frozen=True):
-    """The sent texts of a document, and whether pages of it went as pictures or were read by OCR."""
+    """The sent texts of a document, and whether some of its pages were sent as pictures or read by OCR."""
 
     texts: tuple[SentText, ...]
     has_pictures: bool = False
@@ -52,7 +52,7 @@ class SentDocument(Struct, frozen=True):
 class QuotePlace(msgspec.Struct, frozen=True, omit_defaults=True):
     """Characters of the text as sent, from `start` up to `end`, counted from 0.
 
-    `part` is the part of a long document, `distance` the number of characters that OCR has wrong.
+    `part` is the part of a long document, `distance` the number of characters that OCR got wrong.
     """
 
     start: int

@@ -48,7 +48,7 @@ class Faults:
         self._known: dict[str, RepeatedFault] = {}
 
     def is_due(self, what: str, now: datetime, *, hurry: bool = False) -> bool:
-        """True if a new try is due. With `hurry`, because someone waits for it, the shortest pause is enough."""
+        """True if a new try is due. With `hurry`, because a user waits, the shortest pause is enough."""
         fault = self._known.get(what)
         if fault is None:
             return True

@@ -35,8 +35,9 @@ AUTO_AT_MOST = 4096
 def bound_from(seen: Mapping[int, int], cut_at: int | None) -> int:
     """Return the maximum tokens of an answer, from the lengths of earlier answers (length → number of answers).
 
-    `cut_at` is the highest bound at which an answer was cut off: the new bound is at least twice that. Few answers
-    prove nothing. The result is at most AUTO_AT_MOST, and a learned length is rounded up to a multiple of 64.
+    `cut_at` is the highest bound at which an answer was cut off: the new bound is at least twice that. With fewer
+    than ENOUGH_ANSWERS answers, the default bound applies. The result is at most AUTO_AT_MOST, and a learned length
+    is rounded up to a multiple of 64.
     """
     total = sum(seen.values())
     bound = DEFAULT_MAX_TOKENS

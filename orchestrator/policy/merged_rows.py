@@ -104,7 +104,7 @@ def _guessed(row: FinishedRow) -> dict[str, bool]:
 
 
 def _unpriced(row: FinishedRow, line: bytes | None) -> dict[str, Any]:
-    """Return the field for use that the answer's cost does not cover; empty if the cost covers everything."""
+    """Return the field for use that the cost does not cover; empty if the cost covers everything."""
     counted = row.usage.input_tokens + row.usage.output_tokens
     if line is None or not may_have_unpriced(line, counted):
         return {}

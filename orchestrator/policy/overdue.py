@@ -16,7 +16,7 @@ from orchestrator.core.shards import Shard
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 LISTED_AFTER = timedelta(minutes=15)
-"""After failing to retrieve a batch for this long, consult its backend's list."""
+"""If a batch cannot be retrieved for this long, orch consults its backend's list."""
 
 OVERDUE = DAY
 OVERRUN = 6 * DAY
@@ -72,9 +72,9 @@ class BatchLife(Struct, frozen=True):
 
     `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
     is when polls began to fail (None: the last poll succeeded). `ends_from` is when orch decided to end the batch,
-    `asked` when it first asked the backend. Poll times are this process's own: while it was down, it polled nothing.
-    `is_needed` says that the rows are needed elsewhere in time. From `given_up_at` on, orch does not wait for the end
-    of their cancel. `cancels` says that the backend can end a running batch.
+    `asked` when orch first asked the backend to do so. Poll times are this process's own: while it was down, it
+    polled nothing. `is_needed` says that the rows are needed elsewhere in time. From `given_up_at` on, orch does not
+    wait for the end of the cancel. `cancels` says that the backend can end a running batch.
     """
 
     made: datetime
@@ -130,7 +130,7 @@ class BatchLife(Struct, frozen=True):
 
 
 def _is_long(seen: timedelta, told: timedelta) -> bool:
-    """True if this process has seen something for a day, or for an hour while records show several days."""
+    """True if this process has seen a problem for a day, or for an hour if records show it for three days."""
     return seen >= LONG or (seen >= HOUR and told >= 3 * LONG)
 
 

@@ -35,8 +35,8 @@ class PreflightFinding(StrEnum):
 class DirectAnswer(Struct, frozen=True):
     """A provider's synchronous answer to one row.
 
-    `status` is HTTP's, None without an answer. `body` is the answer as JSON, None if it is not JSON. `error` is a
-    refusal, None for an answer. `may_be_billed` says that the row may cost money although its answer is missing.
+    `status` is the HTTP status, None without an answer. `body` is the answer as JSON, None if it is not JSON. `error`
+    is a refusal, None for an answer. `may_be_billed` says that the row may cost money although its answer is missing.
     """
 
     status: int | None

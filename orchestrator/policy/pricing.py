@@ -30,7 +30,7 @@ _HOUR = Decimal(3600)
 _QUARTER = 900
 """Listed prices begin only at quarters of an hour, so rows answered in the same quarter share a look-up."""
 _OLDEST = 30 * 86_400
-"""Oldest plausible time of an answer, in Unix seconds. Some servers state a small constant instead of a time."""
+"""Greatest plausible age of an answer, in seconds. Some servers state a small constant instead of a time."""
 _KEYS = {
     "input": "input_mtok",
     "output": "output_mtok",
@@ -323,7 +323,7 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
     import genai_prices
 
     try:
-        # Without tokens, since only the entry is wanted: the library takes 80 µs for a row, its rates here 5.
+        # Without tokens, as only the price entry is needed: the library prices a row in 80 µs, our rates in 5 µs.
         entry = genai_prices.calc_price(genai_prices.Usage(), model, provider_id=provider, genai_request_timestamp=at)
     except LookupError:
         return _absence(provider, model)

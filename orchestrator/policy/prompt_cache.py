@@ -15,7 +15,7 @@ from msgspec import Struct
 from orchestrator.settings.task_spec import Task
 
 ALIVE = Decimal("0.9")
-"""Assumed P(a row of a batch finds the cache), which lives `SPARE` times as long as a batch usually takes."""
+"""Assumed P(a row of a batch finds the cache). The cache lives `SPARE` times as long as a batch usually takes."""
 SPARE = 2
 """Least life of the cache, as a multiple of a batch's usual time."""
 MARK = "cache:"
@@ -31,7 +31,9 @@ class CacheLife(Struct, frozen=True):
 
 
 class CacheRules(Struct, frozen=True):
-    """A provider's cache. `least` returns the minimum tokens of a model's prefix. `lives`: the shortest first."""
+    """A provider's cache. `least` returns the minimum tokens of a model's prefix. `lives` begins with the shortest
+    life.
+    """
 
     least: Callable[[str], int]
     lives: tuple[CacheLife, ...]
@@ -54,10 +56,12 @@ class SharedPrefix(Struct, frozen=True):
 
 
 def shared_prefix(task: Task) -> SharedPrefix | None:
-    """Return the prefix that all requests of a task share; None without one, or if they are not chat completions."""
+    """Return the prefix that all requests of a task share; None without a prefix, or if they are not chat
+    completions.
+    """
     if task.kind == "embedding" or task.endpoint != "chat":
         return None
-    from orchestrator.core.templates import template  # where used: a batch file has no templates
+    from orchestrator.core.templates import template  # imported here, as a batch file has no templates
 
     system = task.system or ""
     if system and (template(system).variables or any(mark in system for mark in _CODE)):

@@ -83,7 +83,7 @@ def max_shard_tokens(limit: int) -> int:
 
 
 def correction(estimated: int, told: int) -> float:
-    """Return the factor for our estimates, from estimated tokens and the backend's own count for the same rows."""
+    """Return the correction factor for our token estimates, by the backend's own count (`told`) for the same rows."""
     if estimated <= 0 or told <= 0:
         return 1.0
     return min(FURTHEST_OFF, max(1 / FURTHEST_OFF, told / estimated))
@@ -102,7 +102,7 @@ def hold(
 ) -> str | Split | None:
     """Return why a shard waits, or that it must be split; None if it may be sent.
 
-    `limit` and `batches_per_hour` are the backend's declared limits; `learned` must be `current`.
+    `limit` and `batches_per_hour` are the backend's declared limits; `learned` must be the result of `current`.
     """
     if learned.hold_until is not None and now < learned.hold_until:
         return f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
@@ -129,9 +129,10 @@ def refused(
 ) -> LearnedLimit:
     """Return the learned limit after a backend had no room for a shard beside our tokens in flight.
 
-    `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` keeps to it and no
-    pause is needed. Otherwise other programs use the quota, or the backend counts more than we do, so pauses grow. If
-    no limit is stated and tokens of ours are in flight, the limit is below the sum, but not below what was accepted.
+    `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` respects the limit
+    and no pause is needed. Otherwise other programs use the quota, or the backend counts more than we do, so pauses
+    grow. If no limit is stated and tokens of ours are in flight, the limit is below the sum, but not below what was
+    accepted.
     """
     total = in_flight_tokens + shard_tokens
     if limit is not None:
@@ -145,7 +146,7 @@ def refused(
 
 
 def wait(learned: LearnedLimit, reason: str, retry_after: float | None, now: datetime) -> LearnedLimit:
-    """Send nothing for a while: a minute at first, doubled each time, up to half an hour.
+    """Return the learned limit with a pause: a minute at first, doubled each time, up to half an hour.
 
     `retry_after` is the backend's own minimum in seconds, or None. A fifth of the pause is random, so that clients
     that were refused together do not return together.

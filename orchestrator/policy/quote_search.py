@@ -226,7 +226,7 @@ class FoundRange(Struct, frozen=True):
 
 
 class SearchResult(Struct):
-    """The places of each quote, in order; `is_whole` is False if the budget ended before the text did."""
+    """The places of each quote, in order; `is_whole` is False if the steps ran out before the end of the text."""
 
     places: dict[str, list[FoundRange]] = field(default_factory=dict)
     is_whole: bool = True

@@ -31,7 +31,7 @@ def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str]
     """Return a request line's number that is too large, as (field, why), or None."""
     if len(raw) > MAX_DIGITS and _LONG_NUMBER.search(raw):
         try:
-            msgspec.json.decode(raw)  # so many digits may be a text
+            msgspec.json.decode(raw)  # the digits may be inside a string
         except msgspec.DecodeError:
             return None, f"a number has more than {MAX_DIGITS:,} digits"
         except (RecursionError, UnicodeDecodeError):

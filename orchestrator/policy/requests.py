@@ -39,7 +39,7 @@ from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task
 
 _READERS = "2"
-"""Constant part of fingerprints, once the version of all readers. Now only a changed text shows a changed reader."""
+"""Constant part of fingerprints; formerly the version of all readers. Now a changed reader shows only in the text."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ def content_of(document: Document) -> str:
 
 class _Question:
     def __init__(self, task: Task, cleaned: Clean, bound_of: BoundOf) -> None:
-        from orchestrator.core.templates import template  # where used: a batch file has no templates
+        from orchestrator.core.templates import template  # imported here, as a batch file has no templates
 
         self.task = task
         self.url = url_of(task)
@@ -91,7 +91,8 @@ class _Question:
         self.system = None if task.system is None else template(task.system)
         # A vector is made from the prompt alone, so the prompt itself has to contain the text.
         self.places_text = "text" in self.prompt.variables or self.url == EMBEDDINGS
-        # With the token limit as written in the job file: one learned each night would make each row another request.
+        # With the token limit as written in the job file: a limit learned each night would change every row's
+        # identity.
         self.asked = fixed_fields(task)
         about: dict[str, Any] = {
             "body": self.asked, "prompt": asked, "system": task.system, "cut": task.max_document_tokens,

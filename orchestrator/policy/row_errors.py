@@ -300,7 +300,7 @@ _OURS = frozenset({"budget_exhausted", "part_failed", "too_few_rows"})
 
 
 def is_account(status: int | None, *words: str | None, names_field: bool = False) -> bool:
-    """True if a refusal is about the account, by its status or one of the provider's words for it (code, type).
+    """True if a refusal is about the account, by its status or by the provider's words for it (code, type).
 
     `names_field` says that the refusal names a field of the request: then a 403 is about the request.
     """
@@ -342,9 +342,8 @@ def classify(
 ) -> RowVerdict:
     """Return the verdict on a row that failed with this HTTP status and error object. Never raises.
 
-    `kind` is the error's `type`. `refused` is the field of the request that the error names, if any: it
-    makes the request and not the account the cause. An unknown 4xx is the row's fault, any other unknown error the
-    backend's.
+    `kind` is the error's `type`. `refused` is the field of the request that the error names, if any: then the request
+    is the cause, not the account. An unknown 4xx is the row's fault, any other unknown error the backend's.
     """
     words = {plain(code), plain(kind)}
     if refused is not None and not words & _ACCOUNT:

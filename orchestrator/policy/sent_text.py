@@ -15,7 +15,7 @@ from orchestrator.policy.request_bodies import messages_of
 class TextAt(NamedTuple):
     """The characters of a question from `start` up to `end` that are the document's text.
 
-    `page` is its first page, None if the document has no pages. `by_ocr`: pages of it were read by OCR.
+    `page` is its first page, None if the document has no pages. `by_ocr` is True if some pages were read by OCR.
     """
 
     start: int

@@ -20,7 +20,7 @@ _MILLION = Decimal(1_000_000)
 class TokenRates(Struct, frozen=True):
     """Dollars per million tokens, `request` dollars for each request, and `search` dollars for each web search.
 
-    None: `cached` and `cache_write` cost the same as `input`, `reasoning` as `output`, `cache_write_1h` as
+    If None, `cached` and `cache_write` cost the same as `input`, `reasoning` as `output`, `cache_write_1h` as
     `cache_write`, audio and pictures as other tokens; `output` and `search` have no price.
     """
 

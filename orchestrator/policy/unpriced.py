@@ -22,7 +22,7 @@ _COUNTS = (
 )  # fmt: skip
 """Counts billed besides the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter, Anthropic."""
 _TOOLS = "executed_tools"
-"""Field of Groq's compound systems for their own tools, and the models that they asked."""
+"""Field in which Groq's compound systems list the tools and models that they called."""
 _KNOWN = frozenset(
     {
         "prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens", "num_cached_tokens",

@@ -185,7 +185,7 @@ class EngineModel(Strict):
 class FleetBackend(TimedBackend):
     """Engines started on demand; each model has its own name at this backend.
 
-    Engines may run during `hours`, in local time. An engine ends after `idle` seconds without demand. It restarts if
+    Engines may run during `hours`, in local time. An engine ends after `idle` seconds without demand, and restarts if
     it uses more than `host_memory` bytes of its machine.
     """
 

@@ -192,7 +192,9 @@ class Smtp(Strict):
 
 
 class Reports(Strict):
-    """Channels of reports and alerts; orch uses every channel set. `webhook_env` names the variable with the URL."""
+    """Channels of reports and alerts. orch uses every channel that is set. `webhook_env` names the variable with the
+    URL.
+    """
 
     webhook_env: VariableName | None = None
     email_to: tuple[Annotated[str, Field(pattern=EMAIL)], ...] = ()
@@ -236,10 +238,10 @@ class AlertSettings(Strict):
 
 
 class RoutingSettings(Strict):
-    """Probes of a job: a few rows that measure a backend which received no rows for `probe_after`.
+    """Probes of a job: a few rows that measure a backend that received no rows for `probe_after` seconds.
 
-    Probes cost at most `probe_share` of the job's money. A probe is sent only if the deadline holds even if the probe
-    fails.
+    Probes cost at most `probe_share` of the job's money. orch sends a probe only if the deadline is met even if the
+    probe fails.
     """
 
     probe: bool = False

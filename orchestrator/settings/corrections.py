@@ -35,7 +35,7 @@ _PATTERNS: Mapping[str, str] = {
     r"^[^:\s]+:[^\s]+$": "write PROVIDER:MODEL, such as openai:gpt-5-nano",
     EMAIL: "write an address, such as team@example.org",
 }
-"""Cures for texts that do not match a pattern, by this pattern."""
+"""Cures for texts that do not match their field's pattern, by pattern."""
 _NOTHING = "nothing follows the colon: write a value (in quotes if it begins with #), or leave the field out"
 _FLAGS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false", "never": "false"}
 _QUOTED_WORD = regex(r"'([^']*)'")

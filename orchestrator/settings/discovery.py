@@ -108,7 +108,7 @@ def _small_text(path: Path) -> str:
 
 
 def _loaded(text: str) -> dict[str, Any]:
-    """Parse a settings file; if that fails, only the lines before its first table, which hold all locations.
+    """Parse a settings file. If that fails, parse only the lines before the first table, which hold all locations.
 
     The readers of the tables parse the file again, and report mistakes in the tables.
     """
@@ -128,7 +128,9 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _with_lines(path: Path) -> dict[str, Any]:
-    """Read the file again with line numbers for mistakes. The module for line numbers is slow, so imported late."""
+    """Read the file again with line numbers for mistakes. The module for line numbers is slow, so it is imported
+    late.
+    """
     from orchestrator.settings.source_lines import load_toml
 
     return load_toml(path)[0]

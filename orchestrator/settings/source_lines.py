@@ -164,7 +164,8 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
 def _without_echoes(problems: list[Any], model: type[BaseModel], file: Path) -> list[Any]:
     """Drop errors that follow from other errors.
 
-    A list may be too short only without its invalid items. A required field may be missing because it is misspelt.
+    A list may be too short only because its invalid items do not count. A required field may be missing because it is
+    misspelt.
     """
     places = [problem["loc"] for problem in problems]
     misspelt = {

@@ -316,11 +316,12 @@ class Task(JobFilePart):
 _TAKEN = frozenset(
     ("model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "response_format", "stream")
 )
+"""Fields of a request body that have their own task field, or that orch sets."""
 _FORMS = frozenset(("structured_outputs", "grammar", "json_schema", "regex", "ebnf"))
 """Fields of engines that replace the schema."""
 _SECRETS = frozenset(("api_key", "apikey", "x_api_key", "authorization", "password"))
 _TAKEN_ELSEWHERE = frozenset(("input", "instructions", "max_output_tokens", "dimensions"))
-"""Fields of a request body that have their own task field, or that orch sets."""
+"""More such fields at endpoints other than chat completions."""
 
 
 def labels_schema(labels: Any) -> dict[str, Any]:

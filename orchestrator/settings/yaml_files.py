@@ -21,7 +21,7 @@ MAX_LEVELS = 60
 MAX_NUMBER = 400
 """Maximum characters of a number; the largest number in a float has 309 digits."""
 
-# PyYAML raises the other errors if an explicit tag (`!!int x`) does not fit its value.
+# PyYAML raises the errors after the first if an explicit tag (`!!int x`) does not fit its value.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
 
 

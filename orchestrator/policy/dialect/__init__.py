@@ -1,7 +1,7 @@
 """Request fields that a model at a provider accepts, and the provider's names for them. Pure.
 
-A request is built once, in its task's spelling, which identifies it. For each route, the dialect renames and
-transforms the fields of the written line, and reports fields that the recipient cannot express.
+A request is built and identified once, in its task's spelling. For each route, the dialect renames and transforms the
+fields of the written line, and reports fields that the recipient cannot express.
 """
 
 from orchestrator.policy.dialect.draft import Loss

@@ -44,7 +44,8 @@ def closed_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, A
 
     orch checks answers against the limits. The provider reports other unsupported features (recursion, `oneOf`) in
     the row's answer. Raises InputError for a value that is not a schema, for more than `levels` levels, and for
-    objects with unlisted keys, as the provider would leave them empty. `where` is the field that the error names.
+    objects with unlisted keys, as the provider would leave such objects empty. `where` is the field that the error
+    names.
     """
     if not isinstance(schema, dict):
         raise InputError("must be a schema object", field=where)

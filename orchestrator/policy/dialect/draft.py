@@ -18,7 +18,8 @@ NEVER_DROPPED = frozenset(
         MODEL,
     }
 )  # fmt: skip
-"""Fields that bound the cost, keep a text private, set the answer's form or name the model. They always stay."""
+"""Fields that bound the cost, keep a text private, set the answer's form or name the model. They are never left out.
+"""
 
 
 class Loss(Struct, frozen=True):

@@ -17,7 +17,7 @@ def plain_schema(schema: Json, field: str) -> Json:
 
 
 def _plain(part: Any, root: Json, field: str, within: tuple[str, ...], *, is_named: bool = False) -> Any:
-    """Return a part of a schema in plain form. If `is_named`, its keys are names of properties."""
+    """Return a part of a schema in plain form. If `is_named`, the part's keys are names of properties."""
     if isinstance(part, list):
         return [_plain(one, root, field, within) for one in part]
     if not isinstance(part, dict):
@@ -41,7 +41,7 @@ def _plain(part: Any, root: Json, field: str, within: tuple[str, ...], *, is_nam
 
 
 def _forms(part: Json) -> list[Json]:
-    """Return a form for each type, if the types are a list or the values include null; otherwise nothing."""
+    """Return a form for each type, if the types are a list or the values include null; otherwise an empty list."""
     kinds, values = part.get("type"), part.get("enum")
     has_null = isinstance(values, list) and None in values
     if not isinstance(kinds, list) and not has_null:

@@ -65,14 +65,14 @@ class OwnRule(Struct, frozen=True):
 
 
 class TableLine(Protocol):
-    """A line of the tables, such as `TableRule`."""
+    """A rule of a table, such as `TableRule`."""
 
     @property
     def change(self) -> Any:
-        """Effect of the line on a draft."""
+        """Effect of the rule on a draft."""
 
     def holds_for(self, provider: str, model: str) -> bool:
-        """Return True if the line applies to a model at a provider."""
+        """Return True if the rule applies to a model at a provider."""
 
     def apply(self, draft: Any) -> None:
         """Apply the change to a draft."""

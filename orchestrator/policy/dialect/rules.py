@@ -122,9 +122,9 @@ class OnlyValues(Struct, frozen=True):
 
 
 class Bounded(Struct, frozen=True):
-    """Raise a number below `least`, and lower a number above `most`.
+    """orch raises a number below `least`, and lowers a number above `most`.
 
-    Meant for bounds of the answer length: a changed bound still limits the cost.
+    For bounds of the answer length: a changed bound still limits the cost.
     """
 
     field: str
@@ -142,7 +142,7 @@ class Bounded(Struct, frozen=True):
 
 
 class NotAbove(Struct, frozen=True):
-    """Refuse a number above `most`. Lowering the number would change the answers."""
+    """The recipient refuses a number above `most`. Lowering the number would change the answers."""
 
     field: str
     most: float
@@ -154,7 +154,7 @@ class NotAbove(Struct, frozen=True):
 
 
 class NotMore(Struct, frozen=True):
-    """Refuse a list of more than `most` values."""
+    """The recipient refuses a list of more than `most` values."""
 
     field: str
     most: int

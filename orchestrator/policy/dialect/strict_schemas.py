@@ -19,7 +19,7 @@ _READ = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "oneOf", "allOf",
      "$ref", "$defs", "definitions", "patternProperties", "prefixItems", "description", "title"}
 )  # fmt: skip
-"""Keywords that are sent, or that decide whether a strict form exists. orch checks all others itself."""
+"""Keywords that are sent, or that decide whether a strict form exists. orch checks all other keywords itself."""
 RARE = frozenset(
     {"not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
      "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
@@ -203,7 +203,7 @@ def _keep_possible_values(found: Schema) -> None:
 
 
 def described(schema: Schema, limits: Mapping[str, Any]) -> Schema:
-    """Append limits that the provider refuses to the description, so that the model reads them."""
+    """Append limits to the description: the provider refuses them as keywords, but the model reads them."""
     if limits:
         words = ", ".join(f"{name}: {value}" for name, value in limits.items())
         schema["description"] = f"{schema.get('description', '')} ({words})".strip()

@@ -72,7 +72,7 @@ def ask_for_an_object(draft: Draft) -> None:
 def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
     """Convert the schema to its strict form. A schema without a strict form is sent but not enforced.
 
-    A schema that is not an object is stated only in the prompt, because providers refuse it in both forms.
+    A schema that is not an object is stated only in the prompt, because providers refuse it in either form.
     """
     asked = schema_of(draft)
     if asked is None or asked.get("strict") is not True:
