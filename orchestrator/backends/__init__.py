@@ -1,6 +1,6 @@
-"""Batch APIs behind a few verbs: upload, create, find, retrieve, cancel, download.
+"""Batch APIs behind a few operations: upload, create, find, retrieve, cancel, download.
 
-The next step after a failed call depends on what the call left behind; the error's type tells that. NotSent and
+The next step after a failed call depends on what the call left behind, which the error's type tells. NotSent and
 BackendRefused (with BackendBusy and AccountError) left nothing. After Uncertain, the call may have been carried out.
 """
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from orchestrator.policy.preflight import DirectAnswer
 
 SHARD_KEY = "orch_shard"
-"""The metadata key of a batch that holds our shard's id."""
+"""Key of a batch's metadata that holds our shard's id."""
 HOME_KEY = "orch_home"
-"""The metadata key that holds the home that created the batch, since several homes may share an account."""
+"""Key of a batch's metadata that holds the home that created the batch. Several homes may share an account."""
 
 NO_CANCEL = "no_cancel"
-"""The code of a refused cancel at a provider that has no call to end a batch."""
+"""Code of a refused cancel at a provider that has no call to end a batch."""
 
 BATCH_GONE = "batch_gone"
-"""The problem code of a batch that its backend has lost; the rows go into another batch."""
+"""Problem code of a batch that its backend has lost. The rows go into another batch."""
 
 
 SentLines = Mapping[bytes, Sequence[str]]
@@ -39,7 +39,7 @@ SentLines = Mapping[bytes, Sequence[str]]
 
 
 class LineProblem(Struct, frozen=True):
-    """A reason why a backend refused a batch; `line` counts from 1, None if the reason concerns the whole batch."""
+    """A reason why a backend refused a batch. `line` counts from 1; None if the reason concerns the whole batch."""
 
     code: str
     message: str
@@ -50,7 +50,7 @@ class RemoteBatch(Struct, frozen=True):
     """A batch as its backend reports it. Only our own server reports `upstream_seconds`.
 
     `is_counted`: the backend reported numbers of completed or failed rows, so zeros are real. `shard` is our shard's
-    id and `home` the batch's creator, if the batch carries them; `rows` is the number of rows, None until the backend
+    id and `home` the batch's creator, if the batch carries them. `rows` is the number of rows, None until the backend
     reports it. `created_at`, `over_at` (the end) and `told_at` (the answer) are by the backend's clock.
     """
 
@@ -74,14 +74,16 @@ class RemoteBatch(Struct, frozen=True):
     told_at: datetime | None = None
 
     def ago(self, at: datetime | None) -> timedelta | None:
-        """Return how long ago a moment was by the backend's clock, or None if the backend's answer had no time."""
+        """Return the time from `at` to the backend's answer, by the backend's clock; None if the answer had no
+        time.
+        """
         if self.told_at is None or at is None or self.told_at < at:
             return None
         return self.told_at - at
 
 
 class RemoteFile(Struct, frozen=True):
-    """A file as its backend lists it; `size` in bytes, None if not reported."""
+    """A file as its backend lists it. `size` is in bytes, None if not reported."""
 
     id: str
     name: str
@@ -90,7 +92,7 @@ class RemoteFile(Struct, frozen=True):
 
 
 class BatchOrder(Struct, frozen=True):
-    """A batch to be created from the input file of `upload`; it carries our shard's id if the provider allows that.
+    """A batch to create from the input file of `upload`. It carries our shard's id if the provider allows that.
 
     `model` is the backend's name for the model of all rows.
     """
@@ -105,7 +107,7 @@ class BatchOrder(Struct, frozen=True):
 
 
 class Intent(Struct, frozen=True):
-    """A batch that may have been created: requested at `since`, with these rows in the local file `input_path`.
+    """A create whose outcome may be unknown: requested at `since`, with the rows of the local file `input_path`.
 
     `known` returns when we requested a batch by its id, None if the batch is not ours. `input_file_id` is our upload,
     if any.
@@ -123,9 +125,8 @@ class Intent(Struct, frozen=True):
 class Sighting:
     """Result of a search for a batch: the batch, the reason why the search is `undecided`, both, or neither.
 
-    With both, the batch belongs to the intent, but its id is not confirmed.
-    `doubles` are further batches of the same intent: a gateway may turn one create into two. `is_blank`: the list had
-    no batch at all.
+    With both, the batch belongs to the intent, but its id is not confirmed. `doubles` are further batches of the same
+    intent: a gateway may turn one create into two. `is_blank`: the list had no batch at all.
     """
 
     batch: RemoteBatch | None = None
@@ -150,18 +151,18 @@ class DoctorCheck(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A Batch API. Every verb raises BackendError if the backend is unavailable or refuses."""
+    """A Batch API. Every operation raises BackendError if the backend is unavailable or refuses."""
 
     appear_seconds: float
     """Seconds after an uncertain `create` within which its batch may still appear in a listing."""
 
     def account(self) -> str:
-        """Return the owner of the visible batches, without a secret: the organisation if known, else the key's
-        fingerprint.
+        """Return the owner of the visible batches: the organisation if known, else the key's fingerprint. Has no
+        secret.
         """
 
     def upload(self, path: Path, name: str) -> str:
-        """Upload an input file under a name and return its id. An existing file with that name is reused."""
+        """Upload an input file under a name. Return its id. An existing file with this name is reused."""
 
     def create(self, order: BatchOrder) -> RemoteBatch:
         """Create a batch, without retries. Raises only NotSent, BackendRefused or Uncertain."""
@@ -173,16 +174,16 @@ class Backend(Protocol):
         """
 
     def lists_model(self, model: str) -> bool | None:
-        """True if the backend's list of models has this model; None if the backend has no usable list."""
+        """True if the backend lists this model; None if the backend has no usable list."""
 
     def find(self, intent: Intent) -> Sighting:
         """Look for the batch of an intent."""
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
-        """Return the batch's current state; None if the backend says that it does not know the id."""
+        """Return the batch's current state; None if the backend answers that it does not know the id."""
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """List the batches since `since` once and return those with a shard's id; None if batches carry no id."""
+        """List the batches since `since` once. Return those with a shard's id; None if batches carry no id."""
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         """Return a batch's custom_ids from its input file, or else from its results; None if neither file exists."""
@@ -197,13 +198,14 @@ class Backend(Protocol):
         """Return the rows of a batch by the digest of their request; None if no file with them can be read."""
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
-        """Look in the backend's list for a batch created at about `since`."""
+        """Search the backend's list for a batch created at about `since`."""
 
     def cancel(self, batch_id: str) -> None:
-        """Ask the backend to end a batch; a finished batch does not change."""
+        """Ask the backend to end a batch. A finished batch does not change."""
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
-        """Download a result file in OpenAI's shape to `path`, durably; if it breaks off, keep the part received.
+        """Download a result file in OpenAI's shape to `path`, durably. If the download breaks off, keep the received
+        part.
 
         `input_path` is the shard's input file, whose custom_ids the result has. Raises an error if no bytes arrived.
         """
@@ -218,7 +220,7 @@ class Backend(Protocol):
         """Return up to `most` bytes of a running batch's results from `first` on; None if the backend offers none."""
 
     def forget_file(self, file_id: str) -> None:
-        """Delete a file; a missing file is not an error."""
+        """Delete a file. A missing file is not an error."""
 
     def batches(self) -> Iterator[RemoteBatch]:
         """Yield every batch of the account, newest first."""
@@ -227,7 +229,7 @@ class Backend(Protocol):
         """Yield every batch input file of the account."""
 
     def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
-        """Check at no cost that the backend is reachable with the key, and knows these models."""
+        """Check, at no cost, that the backend is reachable with the key and knows these models."""
 
     def close(self) -> None:
         """Close the backend's connections."""

@@ -1,7 +1,7 @@
-"""The HTTP calls behind the verbs of a Batch API. Every provider's class returns OpenAI's shape.
+"""The HTTP calls behind the operations of a Batch API. Every provider's class answers in OpenAI's shape.
 
-Answers are bytes, parsed elsewhere. A call raises `ApiRefusal` for an error answer, `httpx2.HTTPError` if no answer
-came, and ValueError, TypeError or AttributeError for an unreadable answer.
+Answers are bytes, parsed elsewhere. A call raises `ApiRefusal` for an error answer, `httpx2.HTTPError` without an
+answer, and ValueError, TypeError or AttributeError for an unreadable answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Headers = httpx2.Headers
 
 
 class ApiAnswer(Struct, frozen=True):
-    """An unparsed answer. `next_page` marks a list's next page; None if the last entry's id is the mark."""
+    """An unparsed answer. `next_page` is the token of a list's next page; None if the last entry's id is the
+    token.
+    """
 
     content: bytes
     headers: Headers
@@ -78,14 +80,14 @@ def create_fields(order: BatchOrder, window: str) -> dict[str, Any]:
 
 
 class BatchAPI(Protocol):
-    """The calls. `kept` is the lifetime of a file in seconds, None for the server's default."""
+    """The calls of a Batch API. `kept` is the lifetime of a file in seconds, None for the server's default."""
 
     @property
     def api_key(self) -> str: ...
 
     @property
     def project(self) -> str | None:
-        """Project of the key, None if calls do not name one."""
+        """Project of the key; None if calls do not name one."""
 
     def close(self) -> None: ...
 
@@ -104,7 +106,7 @@ class BatchAPI(Protocol):
         """Open a file's bytes, in pieces."""
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
-        """Create a batch with this window, in the provider's spelling; `extra` are fields beyond OpenAI's."""
+        """Create a batch with this window, in the provider's spelling. `extra` are fields beyond OpenAI's."""
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer: ...
 

@@ -20,7 +20,7 @@ _SIGNED = ("content-type", "host")
 
 
 class AwsKeys(Struct, frozen=True):
-    """An access key with its secret; a session's keys also have a token."""
+    """An access key with its secret. A session's keys also have a token."""
 
     access_key: str
     secret_key: str
@@ -37,7 +37,7 @@ class Signature(httpx2.Auth):
         keys = self._keys()
         if DIGEST not in request.headers:
             request.headers[DIGEST] = sha256(request.read()).hexdigest()
-        # The provider compares this time with its own clock, so use real time even in a simulation.
+        # AWS compares this time with its own clock, so use real time even in a simulation.
         at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         request.headers["x-amz-date"] = at
         if keys.token:

@@ -11,7 +11,7 @@ _NAME = re.compile(rf"{SHARD_KEY}=(\S+)(?: {HOME_KEY}=(\S+))?")
 
 
 def display_name(order: BatchOrder) -> str:
-    """Return the name of a batch, which carries its shard and home."""
+    """Return the name of a batch, which encodes its shard and home."""
     return f"{SHARD_KEY}={order.shard}" + (f" {HOME_KEY}={order.home}" if order.home else "")
 
 
@@ -22,7 +22,7 @@ def metadata_in(name: object) -> dict[str, str | None] | None:
 
 
 def file_name(shard: str, home: str = "") -> str:
-    """Return the name of a shard's input file, which carries its home if the provider has no other place for it."""
+    """Return the name of a shard's input file. It encodes the home if the provider has no other place for it."""
     return f"{shard}~{home}{FILE_ENDING}" if home else f"{shard}{FILE_ENDING}"
 
 

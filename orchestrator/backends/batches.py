@@ -1,4 +1,4 @@
-"""The verbs of a Batch API on its calls, which all providers answer in OpenAI's shape."""
+"""The operations of a Batch API on its calls, which all providers answer in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ LONGEST_NAME = 100
 
 
 class ApiBatches(ListedBatches):
-    """The verbs of a Batch API on its calls. `extra` are fields of each create besides the standard ones.
+    """The operations of a Batch API on its calls. `extra` are fields of each create besides the standard ones.
 
-    `sent` returns the id and digest of an input line, equal for our line and for the line as the API stores it. The
-    default assumes that the API changes only the address.
+    `sent` returns the id and digest of an input line, the same for our line and for the line as the API stores it.
+    The default assumes that the API changes only the address.
     """
 
     _of_answer: OfAnswer = staticmethod(of_answer)
@@ -90,7 +90,7 @@ class ApiBatches(ListedBatches):
         return self._account
 
     def _organization(self) -> str | None:
-        """Return the key's organization. All callers use this method, so that an account always has the same name."""
+        """Every account name comes from this call, so that it never changes."""
         with self._translated("ask whose key it is"):
             try:
                 headers = self._api.models().headers
@@ -118,7 +118,6 @@ class ApiBatches(ListedBatches):
 
     @contextmanager
     def _spelled(self, path: Path) -> Iterator[BinaryIO]:
-        """Open an input file with the provider's addresses in its lines."""
         with path.open("rb") as source:
             if self._profile.path == V1:
                 yield source
@@ -161,7 +160,6 @@ class ApiBatches(ListedBatches):
             return None
 
     def _listed_models(self) -> list[str]:
-        """Return the names in the list of models. Raises OrchError."""
         with self._translated("list models"):
             listed = untyped.entries(self._api.models().json(), "models")
             return sorted(filter(None, (untyped.name(untyped.mapping(one).get("id")) for one in listed)))
@@ -176,7 +174,7 @@ class ApiBatches(ListedBatches):
             if any(shard_of(entry) == intent.shard for entry in unread):
                 undecided = "the list shows a batch of this shard that cannot be read, such as one without an id"
             return Sighting(undecided=undecided, is_blank=is_blank)
-        # A live or completed batch is better than a failed or cancelled one.
+        # Prefer a live or completed batch to a failed or cancelled one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
         undecided = None
         try:
@@ -191,8 +189,8 @@ class ApiBatches(ListedBatches):
     def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:
         """True if a listed batch belongs to this intent, judged by its shard's id or else by its input file.
 
-        If the list omits both, the batch itself is retrieved, at most as often as `looks` allows. A batch with a
-        different shard's id is never ours, even if it uses the same upload: equal files may have equal ids.
+        If the list omits both, the batch itself is retrieved, at most as often as `looks` allows. A batch with
+        another shard's id is never ours, even with the same upload: equal files may have equal ids.
         """
         if batch.shard is not None:
             return batch.shard == intent.shard
@@ -232,7 +230,6 @@ class ApiBatches(ListedBatches):
                 return None
 
     def _ids_in(self, file_id: str) -> frozenset[str] | None:
-        """Return the custom_ids in a file; None if the file is gone."""
         with self._translated(f"read {file_id}", call_limits.transfer()):
             try:
                 with self._api.content(file_id) as chunks:
@@ -268,7 +265,7 @@ class ApiBatches(ListedBatches):
             return replace(remote_batch(answer.json(), batch_id), told_at=told_at)
 
     def _is_its_own(self, refusal: ApiRefusal) -> bool:
-        """True if a refusal is from the API itself; a gateway's refusal has no error object."""
+        """True if the API itself refused. A gateway's refusal has no error object."""
         return bool(refusal.said)
 
     def cancel(self, batch_id: str) -> None:
@@ -278,7 +275,6 @@ class ApiBatches(ListedBatches):
             self._refuse_cancel(batch_id)
 
     def _end(self, batch_id: str) -> None:
-        """Ask the provider to end a batch; does nothing if the batch is over."""
         with self._translated(f"cancel {batch_id}"):
             try:
                 self._api.cancel(batch_id)
@@ -288,7 +284,6 @@ class ApiBatches(ListedBatches):
                 # The batch ended before the cancel; collecting will show how.
 
     def _refuse_cancel(self, batch_id: str) -> None:
-        """Raise BackendRefused for a batch that is not over."""
         now = self.retrieve(batch_id)
         if now is None or not now.status.is_final:
             raise BackendRefused(f"{self._name}: the provider has no call to end {batch_id}", code=NO_CANCEL)
@@ -303,7 +298,7 @@ class ApiBatches(ListedBatches):
             )
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
-        """Yield the lines of a result file; lines of our own server need no repair."""
+        """Yield the lines of a result file. Lines of our own server need no repair."""
         yield from (split_lines if self._profile.is_orch else result_lines)(chunks)
 
     def size_of(self, file_id: str) -> int | None:

@@ -12,7 +12,7 @@ from orchestrator.core import batch_api
 from orchestrator.core.json_decoders import json_decoder
 
 Spelling = Callable[[msgspec.Raw], bytes]
-"""Returns the JSON that is sent for a row's id or body."""
+"""Returns the JSON to send for a row's id or body."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ decode_line = json_decoder(_Line).decode
 def body_lines(
     lines: Iterable[bytes], id_of: Spelling = bytes, blanks: bytes = b"", *, body_of: Spelling = bytes
 ) -> Iterator[bytes]:
-    """Yield our lines without method and address, with the spaces `blanks` in the first line. Raises InputError."""
+    """Yield our lines without method and address. The spaces `blanks` go into the first line. Raises InputError."""
     for found in request_lines(lines, decode_line):
         yield b'{"custom_id":%b,%b"body":%b}\n' % (id_of(found.custom_id), blanks, body_of(found.body))
         blanks = b""

@@ -29,11 +29,11 @@ class BucketPrefix(Struct, frozen=True):
         return f"{self.prefix}/in/"
 
     def input_key(self, name: str, digest: str) -> str:
-        """Return the key of an input file. The key has the digest, so a repeated upload is the same file."""
+        """Return the key of an input file. It has the digest, so a repeated upload is the same file."""
         return f"{self.inputs}{digest[:16]}/{name}"
 
     def output(self, order: BatchOrder) -> str:
-        """Return the prefix of a batch's results. It carries shard and home, since every listing shows the prefix."""
+        """Return the prefix of a batch's results. It names shard and home, since every listing shows the prefix."""
         return f"{self.prefix}/out/{order.home or '-'}/{order.shard}/"
 
     def uri(self, key: str) -> str:
@@ -72,7 +72,7 @@ def input_object(place: BucketPrefix, name: str, source: BinaryIO, lines: Iterab
 
 
 class WithBucket(ApiBatches):
-    """Batches that read and write files of a bucket; `role` names the account that accesses the bucket."""
+    """Batches that read and write files of a bucket. `role` names the account that accesses the bucket."""
 
     def __init__(self, *given: Any, bucket: str, role: str, **more: Any) -> None:
         super().__init__(*given, **more)

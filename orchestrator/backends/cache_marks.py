@@ -1,6 +1,6 @@
-"""Marks of a shard's rows for their provider's prompt cache, in a file beside the shard's input.
+"""Marks of a shard's rows for the provider's prompt cache, in a file beside the shard's input.
 
-The input's lines stay unchanged, so that a lost batch is recognised by its lines with or without marks.
+The input's lines stay unchanged, so that a lost batch is recognised by its lines, with or without marks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Translates failed calls of a Batch API into our errors, according to what the call may have left behind. Pure."""
+"""Translates failed calls of a Batch API into our errors, by what the call may have left behind. Pure."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, h
 _COLLECTIONS = ("/files", "/batches", "/models")
 _LONGEST_DETAIL = 500
 _OWN_DISK = (507, "storage")
-"""The code with which our own server refuses a call while its disk is full."""
+"""Status and code of our own server's refusal while its disk is full."""
 _TOO_LARGE = 413
 ACCOUNT_HINT = "check the key and the account's credit; `orch doctor` tests it again"
 LONGEST_RETRY = 86_400.0
-"""Longest pause, in seconds, that a provider may request, since no quota period exceeds a day."""
+"""Longest pause, in seconds, that a provider may request: no quota period exceeds a day."""
 
 
 OfAnswer = Callable[[ApiRefusal, str, bool], OrchError]
-"""Returns our error, with this message, for a refused call; the flag is true for the call that costs money."""
+"""Returns our error, with this message, for a refused call. The flag is true for the call that costs money."""
 
 
 def meaning(error: Exception, what: str, of_answer: OfAnswer, *, creating: bool, secret: str) -> OrchError:
-    """Return our error for a failed call; `what` says what failed, and for whom.
+    """Return our error for a failed call. `what` names the backend and the failed action.
 
     `creating` is the call that costs money: if it may have been carried out, the error is Uncertain. The `secret`
     never appears in a message, even if the provider's own message contains it.
@@ -70,13 +70,13 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
 
 
 def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
-    """See `OfAnswer`."""
+    """Return our error for a refusal in OpenAI's shape; an `OfAnswer`."""
     status, code, after = error.status, code_of(error), asked_pause(error.headers)
     if (status, code) == _OWN_DISK:
         return NoRoom(message, hint="free disk space, then run the same command again")
     if is_account(status, code, error.kind, names_field=_is_about_request(error)):
         return AccountError(message, status=status, code=code, hint=ACCOUNT_HINT)
-    # 503 may come from a gateway that lost an answer. With a requested pause, the call was not carried out.
+    # A gateway that lost an answer may send 503. If 503 has a requested pause, the call was not carried out.
     if status == 429 or (status == 503 and not (creating and after is None)):
         return BackendBusy(message, status=status, code=code, retry_after=after)
     if status >= 500 or status == 408 or (creating and status == 409):
@@ -94,7 +94,7 @@ def _is_about_request(error: ApiRefusal) -> bool:
 
 
 def is_not_its_own(error: ApiRefusal) -> bool:
-    """True if a refusal is not from the API: it has no error object (a gateway), or the address has no API.
+    """True if a refusal is not the API's: it has no error object (a gateway), or the address has no API.
 
     Exception: a gateway's refusal of a file that is too large counts as the API's.
     """

@@ -21,10 +21,10 @@ from orchestrator.core.version import __version__
 
 CONNECT_SECONDS = 10.0
 QUIET_SECONDS = 30.0
-"""Longest silence of a control call."""
+"""Longest silence of a control call, in seconds."""
 CONTROL_SECONDS = 60.0
 ASK_SECONDS = 60.0
-"""Time for one row at a synchronous endpoint."""
+"""Longest wait for one row at a synchronous endpoint."""
 SLOW_SECONDS, SLOW_BYTES = 60.0, 16 * 1024
 """A transfer of fewer than SLOW_BYTES in SLOW_SECONDS is given up."""
 
@@ -32,8 +32,8 @@ SLOW_SECONDS, SLOW_BYTES = 60.0, 16 * 1024
 class _Pace:
     """The time limit of the current call: `seconds` of waiting for the network, or a transfer that is too slow.
 
-    Time in which the process was suspended (SIGSTOP, a sleeping machine) does not count: an answer that arrived
-    meanwhile may have been billed, and is read.
+    Time in which the process was suspended (SIGSTOP, a sleeping machine) does not count. An answer that arrived
+    meanwhile may have been billed, so it is read.
     """
 
     def __init__(self, seconds: float | None, slow_seconds: float, slow_bytes: int) -> None:
@@ -44,10 +44,7 @@ class _Pace:
 
     @contextmanager
     def wait(self, timeout: float | None) -> Iterator[float | None]:
-        """Yield the timeout for one read or write, and count the time it takes.
-
-        Raises ReadTimeout once the call's time is up.
-        """
+        """Yield the timeout for one read or write, and count the time it takes. Raises ReadTimeout at the limit."""
         longest = self._longest(timeout)
         began = time.monotonic()
         try:
@@ -72,7 +69,6 @@ class _Pace:
         return timeout
 
     def came(self, size: int) -> None:
-        """Count received bytes of the answer."""
         self._waited = self._waited or 0.0
         self._bytes += size
 
@@ -86,14 +82,14 @@ _current = _Current()
 
 @contextmanager
 def control(seconds: float = CONTROL_SECONDS) -> Iterator[None]:
-    """Limit the total time of this thread's calls in the block."""
+    """Limit the total time of this thread's calls while the context lasts."""
     with _paced(_Pace(seconds, SLOW_SECONDS, SLOW_BYTES)):
         yield
 
 
 @contextmanager
 def transfer(slow_seconds: float = SLOW_SECONDS, slow_bytes: int = SLOW_BYTES) -> Iterator[None]:
-    """Let this thread's calls in the block continue while bytes flow."""
+    """Let this thread's calls continue while bytes flow, as long as the context lasts."""
     with _paced(_Pace(None, slow_seconds, slow_bytes)):
         yield
 
@@ -109,7 +105,7 @@ def _paced(pace: _Pace) -> Iterator[None]:
 
 @cache
 def certificates(scheme: str = "https") -> ssl.SSLContext:
-    """Load the trusted authorities once, and only for TLS, since loading takes 20 ms."""
+    """Load the trusted authorities once, and only for TLS: loading takes 20 ms."""
     return httpx2.create_ssl_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -131,9 +127,10 @@ def bearer_client(base_url: str, key: str, silent: float) -> httpx2.Client:
 
 
 def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:
-    """Make a client obey `control` and `transfer`; only its GET calls follow redirects.
+    """Make a client obey `control` and `transfer`. Only its GET calls follow redirects.
 
-    With `stay`, they follow redirects only to the same host: a redirect would carry a custom header with a key along.
+    With `stay`, they follow redirects only to the same host: a redirect would take a custom header with the key
+    along.
     """
     for transport in (client._transport, *client._mounts.values()):
         pool = getattr(transport, "_pool", None)
@@ -162,8 +159,6 @@ def timeouts(silent: float) -> httpx2.Timeout:
 
 
 class _Network(httpcore2.NetworkBackend):
-    """Connections whose reads and writes respect the call's remaining time."""
-
     def __init__(self, plain: httpcore2.NetworkBackend) -> None:
         self._plain = plain
 

@@ -25,7 +25,7 @@ Translate = Callable[[Mapping[str, Any]], Json]
 
 
 class ChatLine(msgspec.Struct):
-    """A row of our input files; without an address, a chat completion."""
+    """A row of our input files. Without an address, it is a chat completion."""
 
     custom_id: str
     body: dict[str, Any]
@@ -43,9 +43,8 @@ def check_counterparts(body: Mapping[str, Any], known: Collection[str], problem:
 
 
 def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json]]:
-    """Yield the custom_id and the request of each row that has a counterpart.
-
-    Raises InputError for a line that is not a request.
+    """Yield the custom_id and the request of each row that has a counterpart. Raises InputError for an invalid
+    line.
     """
     for custom_id, request, _ in translated_rows(source, translate):
         if request is not None:

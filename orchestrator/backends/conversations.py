@@ -1,7 +1,7 @@
 """OpenAI's messages as parts, for providers with their own message format. Pure.
 
-Fields without a counterpart are never dropped silently. A field that would change the answer is refused. A field
-without effect on the answer (a label, a hint for OpenAI's cache) is left out, and its name recorded.
+A field without a counterpart is never dropped silently. If it would change the answer, it is refused. If it has no
+effect on the answer (a label, a hint for OpenAI's cache), it is left out, and its name is recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LeftOut = dict[str, None]
 
 
 class MessagePart(Struct, frozen=True):
-    """A part of a message, and its place for errors. `cache_control` is Anthropic's mark for the prompt cache."""
+    """A part of a message, and its place for errors. `cache_control` marks the part for Anthropic's prompt cache."""
 
     where: str
 
@@ -76,9 +76,9 @@ class Turn(Struct, frozen=True):
 
 
 def read_messages(messages: Any, left_out: LeftOut) -> tuple[list[MessagePart], list[Turn]]:
-    """Return the parts of the system prompt, and the turns; adds the names of ignored fields to `left_out`.
+    """Return the parts of the system prompt, and the turns. Adds the names of ignored fields to `left_out`.
 
-    Raises InputError, naming the field, for a field that would change the answer.
+    Raises InputError, which names the field, for a field that would change the answer.
     """
     system: list[MessagePart] = []
     turns: list[Turn] = []
@@ -178,7 +178,7 @@ def _part(part: Json, where: str, left_out: LeftOut) -> MessagePart:
 
 
 def check_known(value: Mapping[str, Any], where: str, known: str, left_out: LeftOut, dropped: str = "") -> None:
-    """Refuse unknown names; `known` and `dropped` are separated by spaces. Empty values are dropped silently."""
+    """Refuse unknown names. `known` and `dropped` are separated by spaces. Empty values are dropped silently."""
     translated, without_place = known.split(), dropped.split()
     for name, inner in value.items():
         if name in without_place and inner:
@@ -188,7 +188,7 @@ def check_known(value: Mapping[str, Any], where: str, known: str, left_out: Left
 
 
 def data_in(url: str) -> tuple[str, str] | None:
-    """Return the media type and the content in base64 of a `data:` URL; None for any other address."""
+    """Return the media type and the base64 content of a `data:` URL; None for any other address."""
     found = _DATA_URL.match(url)
     return None if found is None else (found[1], url[found.end() :])
 
@@ -199,21 +199,18 @@ def texts(parts: list[MessagePart]) -> Iterator[str]:
 
 
 def object_of(value: Any, where: str) -> Json:
-    """Return an object. Raises InputError."""
     if isinstance(value, dict):
         return value
     raise InputError("must be an object", field=where)
 
 
 def list_of(value: Any, where: str) -> list[Any]:
-    """Return a list. Raises InputError."""
     if isinstance(value, list):
         return value
     raise InputError("must be a list", field=where)
 
 
 def text_of(value: Any, where: str) -> str:
-    """Return a text. Raises InputError."""
     if isinstance(value, str):
         return value
     raise InputError("must be a string", field=where)

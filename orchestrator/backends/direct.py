@@ -36,7 +36,7 @@ def request_of(line: bytes) -> bytes:
 def answered(content: bytes, secret: str) -> DirectAnswer:
     """Return the answer of status 200. A body that is not a JSON object may be a cut answer, which may be billed.
 
-    A refusal in the body counts as a refusal; the `secret` never appears in the message.
+    A refusal in the body counts as a refusal. The `secret` never appears in the message.
     """
     found = untyped.decode_object(content)
     if found is None:

@@ -1,9 +1,9 @@
 """Rows of an input file, found by the request that an answer echoes. Pure.
 
-For providers whose lines have no id, and whose results come in any order. An echo may differ from the sent request:
-nulls and defaults are added, names and numbers are spelled differently. So a lookup first compares the request as
-sent, then without the parts that may change, then the conversation alone. A comparison that fits several different
-requests finds none.
+Some providers' lines have no id, and their results come in any order. An echo may differ from the sent request: nulls
+and defaults are added, names and numbers are spelled differently. So a lookup compares the request as sent, then
+without the parts that may change, then the conversation alone. A comparison that fits several requests counts as
+none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Json = dict[str, Any]
 
 
 class Echoes:
-    """The rows of an input file: `find` returns the echoed request, then `take` the ids of its rows in turn.
+    """The rows of an input file. `find` returns the digest of an echoed request; `take` returns its rows' ids in
+    turn.
 
     `spoken` names the fields of a request that hold the conversation.
     """
@@ -42,7 +43,7 @@ class Echoes:
                 known[key] = sent if known.get(key, sent) == sent else _SEVERAL
 
     def find(self, echo: object) -> bytes | None:
-        """Return the digest of the echoed request; None if the echo fits no request or several."""
+        """Return the digest of the echoed request; None if the echo fits no request, or several."""
         if (sent := request_digest(echo)) in self._ids:
             return sent
         plain = _plain(echo)
@@ -55,13 +56,12 @@ class Echoes:
         return len(self._ids[sent])
 
     def take(self, sent: bytes) -> str:
-        """Return the id of the next row that has this request; after the last row, the last id again."""
+        """Return the id of the next row that has this request. After the last row, return the last id again."""
         ids, number = self._ids[sent], self._next.get(sent, 0)
         self._next[sent] = number + 1
         return ids[min(number, len(ids) - 1)]
 
     def _texts(self, plain: Any) -> list[list[str]]:
-        """Return the texts and data of a conversation in order."""
         request = plain if isinstance(plain, dict) else {}
         return [[*_leaves(request.get(field))] for field in self._fields]
 
@@ -72,7 +72,7 @@ def request_digest(request: object) -> bytes:
 
 
 def _plain(value: Any, name: str = "") -> Any:
-    """Return a value without nulls and empty values, with names, texts and numbers in one form."""
+    """Return a value without nulls and empty values. Names, texts and numbers have one form."""
     if isinstance(value, dict):
         found = {(key := _camel(one)): _plain(part, key) for one, part in value.items()}
         return {key: part for key, part in found.items() if part is not False and part not in ("", None, [], {})}

@@ -1,4 +1,4 @@
-"""Files received from a backend; each is either complete and on disk, or absent."""
+"""Files received from a backend. Each is either complete and on disk, or absent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def keep(
     path: Path,
     breaks: tuple[type[Exception], ...],
 ) -> Download:
-    """Write the `lines` of `chunks` to a durable file; after an error in `breaks`, keep the lines before it.
+    """Write the `lines` of `chunks` to a durable file. After an error in `breaks`, keep the lines before it.
 
     If no bytes came, no file is written and the error is raised. Raises OSError.
     """
@@ -71,7 +71,7 @@ def request_lines(source: Iterable[bytes], decode: Callable[[bytes], Line]) -> I
 
 @contextmanager
 def translated(source: BinaryIO, lines: Iterable[bytes]) -> Iterator[BinaryIO]:
-    """Open a temporary file at its start; it holds `lines`, made from a job's file. Raises JobFilesError."""
+    """Open a temporary file, made from a job's file, that holds `lines`. Raises JobFilesError."""
     try:
         with TemporaryFile(dir=Path(source.name).parent) as file:
             file.writelines(lines)
@@ -83,14 +83,14 @@ def translated(source: BinaryIO, lines: Iterable[bytes]) -> Iterator[BinaryIO]:
 
 
 def sized(file: BinaryIO) -> int:
-    """Return the size of a file, and rewind the file."""
+    """Return the size of a file in bytes, and rewind the file."""
     size = file.seek(0, SEEK_END)
     file.seek(0)
     return size
 
 
 def blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the rest of a file, in blocks."""
+    """Yield the remainder of a file, in blocks."""
     while block := file.read(_BLOCK):
         yield block
 

@@ -1,4 +1,4 @@
-"""The verbs at a provider without files and metadata: a create contains the requests, and row ids identify a batch.
+"""The operations at a provider without files and metadata. A create holds the requests; row ids identify a batch.
 
 A row's id has a tag of its shard and the digest of its request (`inline_rows`). So the results of an ended batch show
 its shard. A running batch shows only its creation time and number of rows.
@@ -42,14 +42,14 @@ LATEST = timedelta(hours=1)
 
 
 class InlineAPI(BatchAPI, Protocol):
-    """The calls of a provider without files and metadata."""
-
     def submit(self, order: BatchOrder, rows: BinaryIO) -> ApiAnswer:
         """Create a batch from a file of rows, separated by commas."""
 
 
 class InlineBatches(TranslatedBatches):
-    """The verbs. A row has its request under `field`. `root` is the folder of input files, which users may move."""
+    """The batch operations. A row has its request under `field`. `root` is the folder of input files; users may move
+    it.
+    """
 
     _api: InlineAPI
 
@@ -77,7 +77,7 @@ class InlineBatches(TranslatedBatches):
         if order.input_file_id.startswith(NOTHING_SENT):
             return super().create(order)
         path = inline_rows.path_of(order.input_file_id, self._root)
-        if not inline_rows.rows_path(path).exists():  # an earlier version wrote different files
+        if not inline_rows.rows_path(path).exists():  # earlier versions wrote different files
             inline_rows.write_rows(path, order.shard, self._field, self._translate)
         with (
             inline_rows.opened(inline_rows.rows_path(path)) as rows,
@@ -86,7 +86,7 @@ class InlineBatches(TranslatedBatches):
             return remote_batch(self._api.submit(order, rows).json())
 
     def find(self, intent: Intent) -> Sighting:
-        """Look for the batch by its time and number of rows; the ids of its results tell whether it is ours."""
+        """Search by time and number of rows. The ids in a batch's results then tell whether the batch is ours."""
         rows = intent.rows - sum(1 for _ in inline_rows.unsent_lines(intent.input_path))
         if rows == 0:
             return Sighting(all_refused(intent.shard, intent.rows))
@@ -138,7 +138,7 @@ class InlineBatches(TranslatedBatches):
         return one.id, one.created_at
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return None, since only the results of a batch have its tag."""
+        """Return None: only the results of a batch have its tag."""
         return None
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
@@ -157,7 +157,7 @@ class InlineBatches(TranslatedBatches):
         return None
 
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
-        """See `Backend`. The ids in the batch's results contain the digests."""
+        """Return the rows by the digests that the ids in the batch's results contain."""
         ids = None if batch.output_file_id is None else self._ids_in(batch.output_file_id)
         if ids is None:
             return None
@@ -195,7 +195,6 @@ def _clock_skew(listed: Sequence[RemoteBatch], intent: Intent) -> timedelta | No
 
 
 def _may_be_of(batch: RemoteBatch, since: datetime, skew: timedelta | None) -> bool:
-    """True if a batch may result from an intent of about `since`."""
     if batch.created_at is None:
         return True
     off = batch.created_at - since
@@ -205,7 +204,6 @@ def _may_be_of(batch: RemoteBatch, since: datetime, skew: timedelta | None) -> b
 
 
 def _may_be_since(entry: object, earliest: datetime) -> bool:
-    """True if an unreadable entry may be a batch that was created at `earliest` or later."""
     if not (told := untyped.mapping(entry)):
         return False
     created_at = untyped.time(told.get("created_at"))

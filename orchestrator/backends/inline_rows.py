@@ -1,10 +1,10 @@
-"""Input files whose requests go out inline: sent rows, rows that cannot be sent, and the way back from row ids.
+"""Input files whose requests go out inline: sent rows, rows that cannot be sent, and the meaning of row ids.
 
 A row's id is `TAG-NUMBER-DIGEST`: sixteen digits for the shard, the line's number from 1, and sixteen digits for the
 request. So an id identifies its row without a table. If the store has lost the shard, the digest still identifies the
 row in a new shard. The file's own id is its path relative to the home, since users may move a home.
 
-One file beside the input holds the rows as sent; another file holds the result lines of rows that cannot be sent.
+One file beside the input holds the rows as sent. Another file holds the result lines of rows that cannot be sent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _decode_fields = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 class Ids:
-    """Maps a provider's row ids to our custom_ids; takes eight bytes a row, and more for another shard's ids."""
+    """Maps a provider's row ids to our custom_ids. Takes eight bytes a row, and more for another shard's ids."""
 
     def __init__(self, source: BinaryIO, tag: str) -> None:
         self._source = source
@@ -65,7 +65,7 @@ class Ids:
         self._given: dict[str, str] = {}
 
     def renamed(self, line: bytes) -> bytes:
-        """Return a result line with our custom_id; a line without an id stays as it is."""
+        """Return a result line with our custom_id. A line without an id stays as it is."""
         try:
             row = _decode_fields(line)
             theirs = msgspec.json.decode(row["custom_id"], type=str)
@@ -74,7 +74,7 @@ class Ids:
         return msgspec.json.encode({**row, "custom_id": self.ours(theirs)})
 
     def ours(self, theirs: str) -> str:
-        """Return the custom_id of a row id; an id that belongs to no line stays unchanged."""
+        """Return the custom_id of a row id. An id that belongs to no line stays unchanged."""
         found = _THEIR_ID.fullmatch(_plain(theirs))
         if found is None:
             return theirs
@@ -115,7 +115,7 @@ def shard_of(path: Path) -> str:
 
 
 def write_rows(path: Path, shard: str, field: str, translate: Translate) -> bool:
-    """Write an input file's rows as they are sent, with requests under `field`; return False if none can be sent.
+    """Write an input file's rows as they are sent, with requests under `field`; False if none can be sent.
 
     Raises InputError for a line that is not a request, and JobFilesError.
     """
@@ -194,7 +194,7 @@ def digest_of(theirs: object) -> bytes | None:
 
 
 def _digests(line: bytes) -> tuple[bytes, bytes]:
-    """Return the two digests that this line's id may carry: of the request, and of the whole line."""
+    """Return the digests that this line's id may have: of its request, and of the whole line."""
     return sent_line(line)[1], line_digest(line)
 
 

@@ -17,14 +17,14 @@ FURTHEST_OFF = timedelta(hours=26)
 ORDER_SLACK = timedelta(minutes=1)
 Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 ListAnswer = tuple[object, str | None]
-"""A page of a list, and the mark of the next page if the mark is not the last id."""
+"""A page of a list, and the token of the next page; None if the last id is the token."""
 
 
 class Listing:
     """The order of a paged listing. If the newest entries come first, an entry that is too old ends the search.
 
-    No provider promises an order. A list counts as newest first only if times have fallen by more than a minute, and
-    never risen by that much.
+    No provider promises an order. A list counts as newest first if times have fallen by more than a minute, and never
+    risen by that much.
     """
 
     def __init__(self) -> None:
@@ -52,17 +52,17 @@ class Listing:
 
 
 class ListedBatches(ABC):
-    """Verbs on the list of an account's batches."""
+    """Operations on the list of an account's batches."""
 
     @abstractmethod
     def _translated(
         self, what: str, pace: AbstractContextManager[None] | None = None, *, creating: bool = False
     ) -> AbstractContextManager[None]:
-        """Turn errors of calls in the block into ours; `what` says what failed."""
+        """Turn errors of calls in the context into ours. `what` names the failed action."""
 
     @abstractmethod
     def _batch_pages(self, unread: list[object] | None = None) -> Iterator[list[RemoteBatch]]:
-        """Yield the batches page by page; adds unreadable entries to `unread`."""
+        """Yield the batches page by page. Adds unreadable entries to `unread`."""
 
     def _identity(self, one: RemoteBatch | RemoteFile) -> Hashable:
         """Return a key that identifies an entry; see `untyped.unseen`."""

@@ -1,4 +1,4 @@
-"""Opening of hosted backends from orch.toml and the environment: profile, limits, key."""
+"""Opens hosted backends by orch.toml and the environment: profile, limits, key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_backend(
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
 ) -> Backend:
-    """Open a backend with its key from the environment; sends nothing. `root` is the home of the input files.
+    """Open a backend with its key from the environment. Sends nothing. `root` is the home of the input files.
 
     Raises UsageError.
     """
@@ -40,7 +40,7 @@ def profile_for(settings: AnyBackend) -> Profile:
 
 
 def can_cancel(settings: AnyBackend | None) -> bool:
-    """Return False if a backend's provider cannot end a running batch."""
+    """True if a backend's provider can end a running batch."""
     return settings is None or profile_for(settings).cancels
 
 
@@ -50,7 +50,7 @@ def limits_of(settings: AnyBackend, profile: Profile) -> BatchLimits:
 
 
 def ask_models(name: str, url: str, key_env: str | None, seconds: float) -> Response:
-    """Return an upstream's list of models, whatever its status. Raises UsageError, httpx2.HTTPError."""
+    """Return an upstream's list of models, an answer of any status. Raises UsageError, httpx2.HTTPError."""
     import httpx2
 
     from orchestrator.backends.call_limits import certificates
@@ -61,7 +61,7 @@ def ask_models(name: str, url: str, key_env: str | None, seconds: float) -> Resp
 
 
 def key_cure(name: str, variable: str | None) -> str:
-    """Return a cure for a key that a backend refuses; `variable` is its `api_key_env`."""
+    """Return a cure for a key that a backend refuses. `variable` is its `api_key_env`."""
     if variable is None:
         return f'give the variable that holds its key: api_key_env = "NAME", under [backends.{name}] in orch.toml'
     return f"export its right key in {variable}"

@@ -21,7 +21,7 @@ from orchestrator.backends.files import blocks, sized
 from orchestrator.backends.remote import remote_batch
 
 OWN_SILENT_SECONDS = 600.0
-"""Longest silence of our own server, which is on this machine and may be busy for a long time."""
+"""Longest silence of our own server in seconds. It is on this machine, and may be busy for a long time."""
 NO_KEY = "none-is-asked-for"
 _JSON = {"Content-Type": "application/json"}
 _TAIL = b"]}"
@@ -115,7 +115,7 @@ class HttpAPI:
         return ApiAnswer(response.content, response.headers)
 
     def _cancel(self, path: str, batch_id: str, statuses: Collection[int]) -> None:
-        """Cancel a batch by a POST. Ignores refusals with these statuses if the batch is over."""
+        """Cancel a batch by a POST. Refusals with these statuses are ignored if the batch is over."""
         try:
             self._answer(self._http.post(path))
         except ApiRefusal as refusal:
@@ -133,7 +133,7 @@ class HttpAPI:
         return ApiRefusal(status, response.headers, response.request.url.path, error or response.text.strip())
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
-        """Return the status of an error and OpenAI's error object, from its body."""
+        """Return an error's status, and OpenAI's error object from its body."""
         found = untyped.mapping(body)
         return status, found.get("error", found)
 
@@ -155,7 +155,7 @@ def converted(answer: ApiAnswer, convert: Callable[[Any], object]) -> ApiAnswer:
 
 
 def path_of(kind: str, name: str) -> str:
-    """Return the path of an object. The server's name stays a single path segment, whatever it contains."""
+    """Return the path of an object. `name` stays a single path segment, whatever it contains."""
     return f"{kind}/{quote(name, safe='')}"
 
 

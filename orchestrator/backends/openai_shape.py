@@ -11,7 +11,7 @@ from orchestrator.core.errors import InputError
 
 Json = dict[str, Any]
 REFUSED = "unsupported_parameter"
-"""The error code of a row that was not sent because one of its fields has no counterpart."""
+"""Error code of a row that was not sent because one of its fields has no counterpart."""
 CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before the request ran."}
 EXPIRED = {"code": "batch_expired", "message": "The batch expired before the request ran."}
 UNKNOWN_RESULT = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
@@ -36,9 +36,10 @@ def choice_of(
 
 
 def cached_usage(fresh: int, read: int, put: int, put_for_an_hour: int, output: int) -> Json:
-    """Count tokens as OpenAI does: the sum for the whole prompt, and the parts read from and written to the cache.
+    """Count tokens as OpenAI does: the whole prompt, and the parts of it read from and written to the cache.
 
-    `fresh` is the rest of the prompt. Tokens kept for an hour are separate, as they cost more than for five minutes.
+    `fresh` is the remainder of the prompt. Tokens kept for an hour are separate: they cost more than for five
+    minutes.
     """
     prompt = fresh + read + put
     parts = {"cached_tokens": read, "cache_write_tokens": put, "cache_write_1h_tokens": put_for_an_hour}
@@ -60,7 +61,7 @@ def failed_row(custom_id: object, error: Json) -> Json:
 
 
 def unsent_row(custom_id: str, error: InputError) -> Json:
-    """Return a row that was not sent because of a field without counterpart, with the field's name."""
+    """Return a row that was not sent, with the name of the field that has no counterpart."""
     message = f"{error.field}: {error.message}"
     told = {"message": message, "type": "invalid_request_error", "param": error.field, "code": REFUSED}
     return answered_row(custom_id, 400, {"error": told})

@@ -1,6 +1,6 @@
 """The interface of a hosted backend's package, apart from its protocol class. See decision 21.
 
-Importing a package imports neither an SDK nor policy tables, because every start of `orch` imports all packages.
+Importing a package must import neither an SDK nor policy tables: every start of `orch` imports all packages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BackendAccess(Struct, frozen=True):
 
 
 class BackendPackage(ABC, Generic[Settings]):
-    """One or several kinds of hosted backend; stateless."""
+    """One or several kinds of hosted backend. Stateless."""
 
     kinds: Mapping[str, type[Settings]]
     """The package's settings classes, by `kind`."""
@@ -48,7 +48,7 @@ class BackendPackage(ABC, Generic[Settings]):
 
     @abstractmethod
     def open(self, settings: Settings, access: BackendAccess) -> Backend:
-        """Open the Batch API; sends nothing. Imports the SDK, if it uses one."""
+        """Open the Batch API. Sends nothing. Imports the SDK, if it uses one."""
 
     def recipient(self, settings: Settings) -> str:
         """Return the provider's name in the dialect tables."""
@@ -69,7 +69,7 @@ def package_of(settings: HostedBackend) -> BackendPackage[HostedBackend]:
 
 @cache
 def rules_for(recipient: str) -> tuple[TableRule, ...]:
-    """Return all packages' lines for a provider, since a synchronous backend may use the same provider."""
+    """Return all packages' lines for a provider. A synchronous backend may use the same provider."""
     return tuple(rule for package in _typed() for rule in package.rules() if recipient in rule.providers)
 
 

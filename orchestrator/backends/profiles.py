@@ -20,8 +20,8 @@ CHAT_ONLY = frozenset({"/v1/chat/completions"})
 class BatchLimits(Struct, frozen=True):
     """Limits of one batch, and of all batches together; None means unknown.
 
-    A batch of fewer than `min_rows` rows is refused. `max_inputs` counts the inputs of embedding rows.
-    `enqueued_tokens` are the prompt tokens that may wait at the backend, by model, with `""` for other models.
+    A batch with fewer than `min_rows` rows is refused. `max_inputs` counts the inputs of embedding rows.
+    `enqueued_tokens` are the prompt tokens that may wait at the backend, by model; `""` means all other models.
     """
 
     min_rows: int = 1
@@ -32,7 +32,7 @@ class BatchLimits(Struct, frozen=True):
     batches_per_hour: int | None = None
 
     def enqueued(self, model: str) -> int | None:
-        """Return the maximum prompt tokens of a model that may wait at the backend."""
+        """Return the most prompt tokens of a model that may wait at the backend."""
         known = self.enqueued_tokens or {}
         return known.get(model, known.get(""))
 
@@ -45,20 +45,19 @@ class Window(Struct, frozen=True):
 
 
 class Profile(Struct, frozen=True):
-    """A provider.
+    """A provider's rules and habits.
 
     `windows` are in the provider's spelling, empty if any window is accepted. `provider` is the name in the price
-    table. `discount` is off the realtime price if the table has no batch price. `overruns`: a batch continues
-    past its window instead of expiring. `expires_after`: requested lifetime of files in seconds. `appear_seconds`:
-    longest time until an unanswered create shows in a listing. `endpoints` are allowed in batches, None if all may be
-    tried. `lists_models`: rows use the names in the provider's list of models. `asks_directly`: the provider has
-    synchronous endpoints, which accept what batches accept. `tells_shards`: batches carry our shards' ids.
-    `names_rows`: results have row ids, and are read without the input file. `reads_inputs`: input files can be read
-    back. `names_homes`: only the name of an input file can carry our home. `one_file`: failed rows are among the
-    results, not in an error file.
-    `cancels`: a running batch can be ended. `stacks`: cached tokens cost less in a batch than at once. `path` begins
-    the addresses of rows and of a create. `create_fields` go into each create besides the standard fields.
-    `at_once_as_batch`: the synchronous endpoint has the batch price.
+    table. `discount` is off the realtime price, for models without a batch price in the table. `overruns`: a batch
+    continues past its window instead of expiring. `expires_after` is the requested lifetime of files in seconds.
+    `appear_seconds` is the longest time until an unanswered create shows in a listing. `endpoints` are allowed in
+    batches, None if all may be tried. `lists_models`: rows use the names in the provider's list of models.
+    `asks_directly`: the provider's synchronous endpoints accept the same rows as batches. `tells_shards`: batches
+    carry our shards' ids. `names_rows`: results have row ids, and are read without the input file. `reads_inputs`:
+    input files can be read back. `names_homes`: only the name of an input file can carry our home. `one_file`: failed
+    rows are among the results, not in an error file. `cancels`: a running batch can be ended. `stacks`: cached tokens
+    cost less in a batch than at once. `path` begins the addresses of rows and of a create. `create_fields` go into
+    each create besides the standard fields. `at_once_as_batch`: the synchronous endpoint has the batch price.
     `is_orch` marks our own server: its lists are cheap, and it offers the results of a running batch.
     """
 

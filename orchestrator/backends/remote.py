@@ -61,7 +61,7 @@ def _status(told: Mapping[str, Any]) -> BatchStatus:
 
 
 def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
-    """Read a batch; an answer may omit the requested id, `asked`.
+    """Read a batch. An answer may omit the requested id, `asked`.
 
     Raises ValueError if the answer is not a batch, or is a different batch.
     """
@@ -97,7 +97,7 @@ def shard_of(told: object) -> str | None:
 
 
 def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
-    """Yield the reasons for a refusal from a list of objects (OpenAI) or of texts, a map of codes, or one value."""
+    """Yield the reasons for a refusal: OpenAI's list of objects, a list of texts, a map of codes, or one value."""
     if depth > DEEPEST or not told:
         return
     if isinstance(told, list):

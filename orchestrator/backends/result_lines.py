@@ -1,6 +1,6 @@
 """Reads result files as lines of JSON, repairing the faults of providers and gateways. Pure.
 
-Valid and unreadable lines stay unchanged. Memory is bounded by the longest line.
+Valid and unreadable lines stay unchanged. Memory is limited by the longest line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _decode_result = json_decoder(batch_api.ResultLine).decode
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines without their ends, skipping blank ones; handles gzip, a byte order mark and a JSON array."""
+    """Yield lines without their ends, skipping blank ones. Handles gzip, a byte order mark and a JSON array."""
     pieces = _unpacked(chunks)
     head = b""
     while len(head.strip(_BLANK)) <= len(_BOM) and (piece := next(pieces, None)) is not None:
@@ -58,7 +58,6 @@ def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _as_result(line: bytes) -> bytes:
-    """Convert a row's fields to their proper types."""
     told = untyped.decode_object(line)
     if told is None:
         return line
@@ -88,7 +87,6 @@ def _as_result(line: bytes) -> bytes:
 
 
 def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the bytes, decompressed if they are gzip."""
     found, head = iter(chunks), b""
     while len(head) < len(_GZIP) and (chunk := next(found, None)) is not None:
         head += chunk
@@ -121,9 +119,8 @@ def _is_json(line: bytes) -> bool:
 
 
 def _repaired(line: bytes) -> bytes:
-    """Repair a line: null replaces NaN and deep nesting, and escapes replace raw control characters.
-
-    A line that is still unreadable is returned unchanged.
+    """Replace NaN and deep nesting by null, and escape control characters. A line still unreadable stays
+    unchanged.
     """
     for content in (line, _shallow(line)):
         try:
@@ -134,7 +131,6 @@ def _repaired(line: bytes) -> bytes:
 
 
 def _shallow(line: bytes) -> bytes:
-    """Replace lists and objects that are nested too deeply by null."""
     kept, depth, start = bytearray(), 0, 0
     for found in _TOKEN.finditer(line):
         token = found[0]
@@ -150,7 +146,7 @@ def _shallow(line: bytes) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return the value with texts that can be encoded."""
+    """Replace characters that cannot be encoded."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -161,7 +157,7 @@ def _plain(value: object) -> object:
 
 
 def _elements(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the elements of a JSON array as lines; an unreadable rest becomes the last line."""
+    """An unreadable remainder becomes the last line."""
     decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
     text, place, is_open = "", 0, False
     for piece in _texts(chunks):

@@ -8,7 +8,6 @@ from orchestrator.core.error_body import read_error_value
 CANCELLED = 1
 _HTTP = {CANCELLED: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501,
          13: 500, 14: 503, 15: 500, 16: 401}  # fmt: skip
-"""HTTP statuses by google.rpc.Code."""
 _LEAST_HTTP = 400
 UNKNOWN_STATUS = 502
 

@@ -34,12 +34,12 @@ _STATUSES = {
     # A bucket that is missing or in another region is a mistake in the settings, which must not cost any row.
     **dict.fromkeys(("NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed"), 403),
 }  # fmt: skip
-"""HTTP statuses to use for AWS's errors, since AWS's own statuses mean something else at other providers."""
+"""HTTP statuses to use for AWS's errors, because AWS's own statuses mean something else at other providers."""
 _XML_WORDS = re.compile(r"<(Code|Message)>([^<]*)</")
 
 
 class S3FilesAPI(HttpAPI):
-    """Calls of batches whose files are objects of a bucket; `bucket` is a signing client with the bucket's address.
+    """Calls of batches whose files are objects of a bucket. `bucket` is a signing client with the bucket's address.
 
     `headers` go with each call to the bucket.
     """
@@ -69,7 +69,7 @@ class S3FilesAPI(HttpAPI):
         return answer_of(listed, answer.headers, next_page)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return an object without its size, since reading translates its lines. Refuses a missing object."""
+        """Return an object without its size, because reading translates its lines. Refuses a missing object."""
         with self.content(file_id):
             return answer_of({"id": file_id})
 
@@ -123,7 +123,7 @@ def status_of(code: str, status: int) -> int:
 
 
 def objects_of(content: bytes) -> tuple[list[Json], str | None]:
-    """Return the objects in a bucket listing as OpenAI's files, and the mark of the next page."""
+    """Return the objects in a bucket listing as OpenAI's files, and the token of the next page."""
     text = content.decode(errors="replace")
     if "<ListBucketResult" not in text:
         raise ValueError("the answer is not a listing of a bucket")

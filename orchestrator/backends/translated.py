@@ -1,4 +1,4 @@
-"""OpenAI's verbs at a provider with its own request format. Rows with a field without counterpart are not sent."""
+"""Batch operations at a provider with its own request format. Rows with a field without counterpart are not sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ NOTHING_SENT = "refused:"
 
 
 def _refused_lines(source: Iterable[bytes], translate: Translate) -> Iterator[bytes]:
-    """Yield the result line of each row that is not sent, with the field's name."""
     for custom_id, _, error in translated_rows(source, translate):
         if error is not None:
             yield json.dumps(unsent_row(custom_id, error)).encode()
@@ -39,7 +38,7 @@ def nothing_sent(name: str) -> ApiAnswer:
 
 
 class TranslatedBatches(ApiBatches):
-    """The verbs of a Batch API on the calls of a provider with its own request format.
+    """The operations of a Batch API on the calls of a provider with its own request format.
 
     A row that cannot be translated is not sent; its error line follows the results. If no row can be translated, no
     batch is created: a substitute with the id `refused:SHARD` counts as completed from the start.
@@ -56,7 +55,7 @@ class TranslatedBatches(ApiBatches):
             with path.open("rb") as source:
                 for _, _, error in translated_rows(source, self._translate):
                     counts[error is None] += 1
-                    if counts[True] == least:  # enough: the upload translates the rest
+                    if counts[True] == least:  # enough: the upload translates the remainder
                         break
             if counts[False] and 0 < counts[True] < least:
                 why = f"{few_rows(least, counts[True])}: rows with a field without a counterpart are not sent"
@@ -99,7 +98,7 @@ class TranslatedBatches(ApiBatches):
         yield from self._beside(input_path)
 
     def _beside(self, input_path: Path) -> Iterator[bytes]:
-        """Yield the lines of rows that were not sent; an adopted batch may have no input file here."""
+        """Yield the lines of rows that were not sent. An adopted batch may have no input file here."""
         with suppress(FileNotFoundError), input_path.open("rb") as source:
             yield from _refused_lines(source, self._translate)
 

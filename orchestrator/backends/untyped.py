@@ -46,7 +46,7 @@ def _int(digits: str) -> int:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return an object, empty for any other value."""
+    """Return an object; empty for any other value."""
     return value if isinstance(value, dict) else {}
 
 
@@ -92,7 +92,7 @@ def seconds(value: object) -> float:
 
 
 def text(value: object, most: int = LONGEST) -> str:
-    """Format a value for display; values other than text become JSON."""
+    """Format a value for display. Values other than text become JSON."""
     if value is None:
         return ""
     said = value if isinstance(value, str) else json.dumps(value, default=str)
@@ -100,7 +100,7 @@ def text(value: object, most: int = LONGEST) -> str:
 
 
 def plain(said: str) -> str:
-    """Replace what databases or terminals reject: NUL (Postgres) and lone surrogates."""
+    """Replace characters that databases or terminals reject: NUL (Postgres) and lone surrogates."""
     return said.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -141,9 +141,9 @@ def _number(said: str) -> float | None:
 
 
 def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
-    """Return the entries of a list, which is an array or under a known name. Raises ValueError if missing.
+    """Return the entries of a list, which is an array or under a known name. Raises ValueError without a list.
 
-    An empty array counts as a list only after the first page; on the first page, it could be any answer.
+    An empty array counts as a list only after the first page. On the first page, it could be any answer.
     """
     told = unwrapped(told)
     if isinstance(told, list) and (told or not is_first):
@@ -158,7 +158,7 @@ def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
 
 
 def with_entries(told: object, convert: Callable[[object], object], *names: str) -> object:
-    """Return a list with its entries converted, under `data`; any other value stays as it is."""
+    """Return a list with its entries converted, under `data`. Any other value stays as it is."""
     try:
         found = entries(told, *names)
     except ValueError:
@@ -167,13 +167,13 @@ def with_entries(told: object, convert: Callable[[object], object], *names: str)
 
 
 def unwrapped(told: object) -> object:
-    """Return the object inside SiliconFlow's `{"code": …, "data": {…}}`; anything else as it is."""
+    """Return the object inside SiliconFlow's `{"code": …, "data": {…}}`. Any other value stays as it is."""
     inner = mapping(told).get("data")
     return inner if isinstance(inner, dict) else told
 
 
 def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Hashable]) -> list[Read]:
-    """Return a page's entries with new keys, each once, in its latest form; adds the keys to `seen`.
+    """Return a page's entries with new keys, each once, in its latest form. Adds the keys to `seen`.
 
     A key must be more than the id: a list may show several batches under one wrong id.
     """
@@ -185,7 +185,7 @@ def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Ha
 def readable(
     found: Sequence[object], convert: Callable[[object], Read], unread: list[object] | None = None
 ) -> list[Read]:
-    """Return the readable entries, and add the others to `unread`; other programs' entries may have any shape.
+    """Return the readable entries, and add the others to `unread`. Other programs' entries may have any shape.
 
     Raises ValueError if no entry is readable.
     """

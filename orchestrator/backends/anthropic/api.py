@@ -56,7 +56,6 @@ class AnthropicAPI(HttpAPI):
 
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
-        """Open the results of a batch, in OpenAI's shape."""
         batch_id = file_id.removeprefix(RESULTS).partition(":")[0]
         with self.whole(f"{path_of(_BATCHES, batch_id)}/results") as chunks:
             yield (result_line(line) + b"\n" for line in lines(chunks))
@@ -78,7 +77,7 @@ def batch_of(told: object, asked: str | None = None) -> object:
     if name is None and "processing_status" not in found:
         return {"created_at": created_at}
     counts = {one: untyped.count(untyped.mapping(found.get("request_counts")).get(one)) or 0 for one in _COUNTS}
-    # A batch always has rows, so counts that are all zero mean that the counts are unknown.
+    # A batch always has rows, so counts that are all zero are unknown counts.
     is_told = any(counts.values())
     batch: dict[str, Any] = {"id": name, "created_at": created_at, "request_counts": {"total": sum(counts.values())}}
     word = untyped.word(found.get("processing_status"))
@@ -103,7 +102,7 @@ def _status(word: str, counts: Mapping[str, int]) -> str:
 
 
 def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
-    """See `OfAnswer`."""
+    """Return our error for a refusal at Anthropic; an `OfAnswer`."""
     status, code = error.status, call_errors.code_of(error)
     # For an account without credit, Anthropic answers 400; only the message says so.
     if status == HTTPStatus.BAD_REQUEST and classify(status, code, None, message).disposition is Disposition.STOP:

@@ -1,4 +1,4 @@
-"""Dialect of Anthropic: rules for fields of a chat completion that become fields of its Messages. Pure."""
+"""Dialect of Anthropic: rules for a chat completion's fields that become fields of Anthropic's Messages. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEFT_OUT = frozenset(
         "prompt_cache_options", "prompt_cache_retention",
     }
 )  # fmt: skip
-"""Fields without effect on the answer. These are left out, and a message names them."""
+"""Fields without effect on the answer. They are left out, and a message names them."""
 
 
 def check_fields(draft: Draft) -> None:

@@ -38,8 +38,8 @@ _EFFORTS = {"minimal": "low", **{effort: effort for effort in ("low", "medium", 
 def translate(body: Mapping[str, Any], max_tokens: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the params of a chat completion's body, and the names of the fields left out.
 
-    `max_tokens` is the default for a body without a limit, because Anthropic requires the field. Raises InputError,
-    naming the field, for a field without a counterpart that would change the answer.
+    `max_tokens` is for a body without a limit, because Anthropic requires the field. Raises InputError, which names
+    the field, for a field without a counterpart that would change the answer.
     """
     given = {name: value for name, value in body.items() if value is not None}
     left_out: LeftOut = {}
@@ -80,7 +80,7 @@ def _check_fields(given: Mapping[str, Any], left_out: LeftOut) -> None:
 
 
 def _content(parts: list[MessagePart]) -> str | list[Block]:
-    """Return content: a single text as a string. Anthropic refuses empty texts among other blocks."""
+    """Anthropic refuses empty texts among other blocks."""
     blocks = [block for block in map(_block, parts) if block != {"type": "text", "text": ""}]
     if [block.keys() for block in blocks] == [{"type", "text"}]:
         return str(blocks[0]["text"])

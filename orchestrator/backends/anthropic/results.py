@@ -71,7 +71,6 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _iteration_tokens(usage: Mapping[str, Any]) -> int:
-    """Sum the tokens of all steps of an answer; 0 if not reported."""
     steps = usage.get("iterations")
     found = map(untyped.mapping, steps) if isinstance(steps, list) else ()
     return sum(untyped.tokens(step, name) for step in found for name in _PARTS)
@@ -93,7 +92,7 @@ UNKNOWN_STATUS = 502
 
 
 def result_line(line: bytes) -> bytes:
-    """Return a result's line in OpenAI's shape; a line that is not JSON stays as it is."""
+    """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
     told = untyped.decode_object(line)
     if told is None:
         return line

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from orchestrator.backends import Backend
     from orchestrator.policy.dialect.rules import TableRule
 
-# Quotas differ by model and account; these are AWS's defaults. A job expires after the requested time, from 24 to
-# 168 hours. An unanswered create is repeated with the same token, so orch need not wait for a batch to appear.
+# Quotas differ by model and account; these are AWS's defaults. A job expires after the requested time, from 24 to 168
+# hours. An unanswered create is repeated with the same token, so orch need not wait for its batch to appear.
 PROFILE = Profile(
     "bedrock",
     windows=("24h", "48h", "72h", "96h", "120h", "144h", "7d"),

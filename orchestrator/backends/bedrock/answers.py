@@ -71,7 +71,7 @@ def _usage(usage: Mapping[str, Any]) -> Json:
 
 
 def result_line(line: bytes) -> bytes:
-    """Return a result's line in OpenAI's shape; a line that is not JSON stays as it is."""
+    """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
     told = untyped.decode_object(line)
     if told is None:
         return line

@@ -76,7 +76,7 @@ class BedrockAPI(S3FilesAPI):
         try:
             made = self._post(_JOB, job)
         except ApiRefusal as refusal:
-            # If AWS has forgotten the token, a repeated create fails because of the name: then the first create was
+            # If AWS has forgotten the token, a repeated create fails because the name exists: the first create was
             # carried out.
             if refusal.status not in _OVER or (found := self._named(job)) is None:
                 raise
@@ -86,7 +86,6 @@ class BedrockAPI(S3FilesAPI):
         return converted(made, lambda told: batch_of({**known, **told}, self._place) if told else told)
 
     def _named(self, job: Mapping[str, Any]) -> tuple[ApiAnswer, Mapping[str, Any]] | None:
-        """Return the listed job that has this create's name and output."""
         listed = self._get("model-invocation-jobs", nameContains=job["jobName"], maxResults="100")
         found = untyped.mapping(listed.json()).get("invocationJobSummaries")
         same = (one for one in map(untyped.mapping, found if isinstance(found, list) else ()))

@@ -1,4 +1,4 @@
-"""Bedrock's batch jobs: OpenAI's verbs, and an account by its number."""
+"""Batch operations on Bedrock's jobs, with an account by its number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.core.errors import AccountError
 
 
 class BedrockBatches(WithBucket, TranslatedBatches):
-    """The verbs of a Batch API on Bedrock's calls."""
+    """The operations of a Batch API on Bedrock's calls."""
 
     def __init__(self, name: str, api: BedrockAPI, profile: Profile, settings: BedrockBackend) -> None:
         more = {"translate": translate, "sent": sent_line}

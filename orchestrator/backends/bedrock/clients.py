@@ -15,7 +15,9 @@ from orchestrator.backends.s3_files import BAD_CREDENTIALS
 
 
 class Services(Struct, frozen=True):
-    """A signing client of each AWS service; base URLs end with the service, the bucket's with its name."""
+    """A signing client of each AWS service. Base URLs end with the service, the bucket's URL with the bucket's
+    name.
+    """
 
     bedrock: httpx2.Client
     bucket: httpx2.Client
@@ -46,12 +48,12 @@ class CredentialChain:
         raise ApiRefusal(BAD_CREDENTIALS, httpx2.Headers(), "", {"message": why, "code": "no_credentials"})
 
     def forget(self) -> None:
-        """Read files and variables again before the next request, since a user may have renewed the credentials."""
+        """Read files and variables again before the next request, because a user may have renewed the credentials."""
         self._session = None
 
 
 def services_of(settings: BedrockBackend, chain: CredentialChain) -> Services:
-    """Return the clients, at AWS's addresses of the region, or all of them at the settings' base URL."""
+    """Return the clients, at AWS's addresses of the region, or all at the settings' base URL."""
     region, bucket, own = settings.region, settings.bucket, settings.base_url
     suffix = f"{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
 

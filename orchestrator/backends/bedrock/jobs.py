@@ -1,4 +1,4 @@
-"""Bedrock's batch jobs in OpenAI's shape, and the places of their files. Pure.
+"""Bedrock's batch jobs in OpenAI's shape, and the locations of their files. Pure.
 
 Sources: botocore 1.43 (bedrock/2023-04-20, service-2.json), AWS's pages on data and results of batch inference.
 """
@@ -52,7 +52,7 @@ def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> J
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as a batch in OpenAI's shape; fields may be missing. Other values stay as they are."""
+    """Return a job as a batch in OpenAI's shape. Fields may be missing. Other values stay as they are."""
     told = untyped.mapping(job)
     if not told:
         return job
@@ -83,7 +83,7 @@ def _uri(job: Mapping[str, Any], config: str, of_s3: str) -> object:
 
 
 def _has_results(job: Mapping[str, Any], word: str) -> bool:
-    """True if records were processed: processed records are billed however the job ended."""
+    """Processed records are billed, however the job ended."""
     counts = [found for name in _PROCESSED if (found := untyped.count(job.get(name))) is not None]
     return word in _DONE or any(counts) or (word == "stopped" and not counts)
 

@@ -34,17 +34,17 @@ _PICTURES = {f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")}
 _DOCUMENTS = {"application/pdf": "pdf", "text/plain": "txt", "text/csv": "csv", "text/html": "html"}
 _PLAIN_ID = re.compile(r"(?!x0)[A-Za-z0-9]+")
 _CODED = "x0"
-"""Prefix of a `recordId` that stands for a custom_id with other characters."""
+"""Prefix of a `recordId` that encodes a custom_id with other characters."""
 Json = dict[str, Any]
 
 
 def record_id(custom_id: str) -> str:
-    """Return the alphanumeric id of a custom_id; each custom_id has a different one."""
+    """Return the alphanumeric id of a custom_id. Each custom_id has a different id."""
     return custom_id if _PLAIN_ID.fullmatch(custom_id) else f"{_CODED}{custom_id.encode().hex()}"
 
 
 def custom_id_of(record: object) -> object:
-    """Return the custom_id of a `recordId`; an id that we did not write stays as it is."""
+    """Return the custom_id of a `recordId`. An id that we did not write stays as it is."""
     if not isinstance(record, str) or not record.strip().lower().startswith(_CODED):
         return record
     try:
@@ -60,7 +60,7 @@ def record_lines(source: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def named_record(line: bytes) -> bytes:
-    """Return a record with its custom_id beside it; a line that is not JSON stays as it is."""
+    """Return a record with its custom_id added. A line that is not JSON stays as it is."""
     told = untyped.decode_object(line)
     return line if told is None else msgspec.json.encode({"custom_id": custom_id_of(told.get("recordId")), **told})
 
@@ -95,7 +95,6 @@ def translate(body: Mapping[str, Any]) -> Json:
 
 
 def _conversation(messages: Any) -> tuple[list[Json], list[Json]]:
-    """Return the system's blocks, and the turns, which alternate between user and assistant."""
     system, turns = read_messages(messages, {})
     return _blocks(system), [{"role": turn.role, "content": _blocks(turn.parts)} for turn in turns]
 

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 def completion(answer: Mapping[str, Any]) -> Json:
     """Convert an answer of any shape to a chat completion's body, so that no paid answer is lost.
 
-    Extensions: `reasoning_content`, and `other_content` with what has no place in OpenAI's shape.
+    Extensions: `reasoning_content`, and `other_content` with parts that have no place in OpenAI's shape.
     """
     if is_error(answer):
         return dict(answer)
@@ -67,7 +67,7 @@ def _call(told: Any) -> Json | None:
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
-    """Count the billed tokens; `tokens` would include Cohere's own preamble, which costs nothing."""
+    """Count the billed tokens. `tokens` would include Cohere's own preamble, which costs nothing."""
     counted = untyped.mapping(usage.get("billed_units")) or untyped.mapping(usage.get("tokens"))
     prompt, output = (untyped.tokens(counted, name) for name in ("input_tokens", "output_tokens"))
     if not (prompt or output):

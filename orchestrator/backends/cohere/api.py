@@ -42,7 +42,7 @@ _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_E
 class CohereAPI(HttpAPI):
     """The calls, on an HTTP client that has Cohere's address and sends the key.
 
-    `signed` sends no key, since signed addresses belong to another company.
+    `signed` sends no key, because signed addresses belong to another company.
     """
 
     def __init__(self, http: httpx2.Client, signed: httpx2.Client, key: str, silent: float) -> None:
@@ -59,14 +59,14 @@ class CohereAPI(HttpAPI):
         return answer_of({"data": [{"id": untyped.mapping(one).get("name")} for one in listed]}, answer.headers)
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
-        """Return a page of input datasets; `after` counts the earlier ones, as text. An empty page ends the list."""
+        """Return a page of input datasets. `after` counts the earlier ones, as text. An empty page ends the list."""
         start = int(after or 0)
         answer = self._get(_DATASETS, datasetType=_INPUTS, limit=str(limit), offset=str(start))
         listed = untyped.mapping(answer.json()).get("datasets") or []
         return answer_of({"data": [dataset_file(one) for one in listed]}, answer.headers, str(start + limit))
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return a dataset without Cohere's size, which is that of Avro files. Refuses a missing dataset."""
+        """Return a dataset without its size, which is the size of Avro files. Refuses a missing dataset."""
         self.dataset(file_id)
         return answer_of({"id": file_id})
 
@@ -133,7 +133,7 @@ class CohereAPI(HttpAPI):
 
 
 class CohereBatches(TranslatedBatches):
-    """The verbs on these calls. A batch is created only once its dataset is validated."""
+    """The batch operations. A batch is created only once its dataset is validated."""
 
     _api: CohereAPI
 
@@ -163,7 +163,6 @@ class CohereBatches(TranslatedBatches):
 
 
 def _part_urls(dataset: Mapping[str, Any]) -> list[str]:
-    """Return the signed addresses of a dataset's files, in their order."""
     told = dataset.get("dataset_parts")
     parts = [untyped.mapping(one) for one in told] if isinstance(told, list) else []
     parts.sort(key=lambda part: untyped.count(part.get("index")) or 0)

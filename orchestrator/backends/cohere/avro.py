@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _BROKEN = (EOFError, IndexError, KeyError, OverflowError, OSError, struct.error, zlib.error, lzma.LZMAError)
-"""Errors that fastavro raises, besides ValueError, for a broken Avro file or other bytes."""
+"""Errors that fastavro raises, besides ValueError, for bytes that are not a whole Avro file."""
 
 
 class _Stream:
-    """The bytes of an answer as a file that fastavro can read."""
-
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
         self._rest = b""

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def spelled(name: str) -> str:
-    """Encode a name in lower-case letters, digits and hyphens; `unspelled` decodes it."""
+    """Encode a name in lower-case letters, digits and hyphens. `unspelled` decodes it."""
     return _OTHER.sub(lambda found: b"-%02x" % found[0][0], name.encode()).decode()
 
 
@@ -34,7 +34,7 @@ def unspelled(name: str) -> str:
 
 
 def batch_name(order: BatchOrder) -> str:
-    """Return the name of a batch, which carries its shard and home."""
+    """Return the name of a batch, which encodes its shard and home."""
     return f"orch-shard-{spelled(order.shard)}" + (f"-home-{spelled(order.home)}" if order.home else "")
 
 

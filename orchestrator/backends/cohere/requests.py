@@ -66,7 +66,6 @@ def translate(body: Mapping[str, Any]) -> Json:
 
 
 def _messages(role: str, parts: Iterable[MessagePart]) -> Iterator[Json]:
-    """Yield the messages of a role; results of calls become separate messages."""
     content: list[Json] = []
     for part in parts:
         if isinstance(part, ResultPart):

@@ -11,9 +11,8 @@ from orchestrator.backends.profiles import CHAT_ONLY, MB, BatchLimits, Profile
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
-# fireworks-ai 1.2.30 (resources/datasets.py): an upload in one call takes at most 150 MB. The client chooses the id,
-# so orch looks an unanswered create up by its id, and need not find it in a list. Lines read back do not name their
-# model.
+# fireworks-ai 1.2.30 (resources/datasets.py): an upload in one call takes at most 150 MB. orch chooses a job's id, so
+# it looks up an unanswered create by id, and need not search a list. Lines read back do not name their model.
 PROFILE = Profile(
     "fireworks",
     limits=BatchLimits(max_bytes=150 * MB),

@@ -41,7 +41,7 @@ _BESIDE = {"nextPageToken", "totalSize"}
 class FireworksAPI(HttpAPI):
     """The calls, on an HTTP client that has Fireworks' address and sends the key.
 
-    `signed` sends no key, since signed addresses belong to another company. A job that orch deleted counts as
+    `signed` sends no key, because signed addresses belong to another company. A job that orch deleted counts as
     cancelled.
     """
 
@@ -74,7 +74,7 @@ class FireworksAPI(HttpAPI):
         return self._page(self._datasets, _DATASETS, limit, after, dataset_file)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return a file without a size, since datasets state none. Refuses a missing file."""
+        """Return a file without a size, because datasets state none. Refuses a missing file."""
         with self.content(file_id):
             return answer_of({"id": file_id})
 
@@ -86,7 +86,7 @@ class FireworksAPI(HttpAPI):
             try:
                 self._post(self._datasets, {"datasetId": dataset, "dataset": told})
             except ApiRefusal as refusal:
-                # The id stands for name and bytes: an earlier call created this dataset, and may have filled it.
+                # The id encodes name and bytes: an earlier call created this dataset, and may have filled it.
                 if refusal.status != HTTPStatus.CONFLICT:
                     raise
                 if self._is_ready(dataset):
@@ -150,7 +150,7 @@ class FireworksAPI(HttpAPI):
             return answer_of({"id": batch_id, "status": "cancelled"}, refusal.headers)
 
     def cancel(self, batch_id: str) -> None:
-        """Delete a job if none of its rows has run. Other jobs continue, since deletion would lose paid answers."""
+        """Delete a job if none of its rows has run. Other jobs continue: deletion would lose paid answers."""
         path = path_of(self._jobs, batch_id)
         if not has_begun(untyped.mapping(self._get(path).json())):
             self._answer(self._http.delete(path))
@@ -184,7 +184,7 @@ class FireworksAPI(HttpAPI):
 
 
 class FireworksBatches(ApiBatches):
-    """The verbs on these calls. A job has its dataset's id, so it is retrieved by id and never searched for."""
+    """The batch operations. A job has its dataset's id, so it is retrieved by id and never searched for."""
 
     def find(self, intent: Intent) -> Sighting:
         if intent.input_file_id is None:
@@ -192,7 +192,7 @@ class FireworksBatches(ApiBatches):
         return Sighting(self.retrieve(intent.input_file_id))
 
     def cancel(self, batch_id: str) -> None:
-        """Delete a job if none of its rows has run; other jobs continue."""
+        """Delete a job if none of its rows has run. Other jobs continue."""
         self._end(batch_id)
 
 

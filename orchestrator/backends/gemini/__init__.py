@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.backends import Backend
     from orchestrator.policy.dialect.rules import TableRule
 
-# Google's pages state 2 GB for a file and no row limit; ours exists because orch holds a batch's ids in memory while
+# Google's pages state 2 GB for a file and no row limit. Ours exists because orch holds a batch's ids in memory while
 # collecting. A batch expires after 48 hours, whatever window the create requests.
 PROFILE = Profile(
     "gemini",

@@ -30,20 +30,18 @@ Json = dict[str, Any]
 
 
 def _plain_id(name: object) -> str | None:
-    """Return the last part of `batches/ID` or `files/ID`."""
     found = untyped.name(name)
     return None if found is None else found.rpartition("/")[2]
 
 
 def batch_of(operation: object) -> object:
-    """Return an operation as a batch in OpenAI's shape, empty if it has no facts; a value that is not an object stays
-    as it is."""
+    """Return an operation as a batch in OpenAI's shape. A value that is not an object stays as it is."""
     told = untyped.mapping(operation)
     if not told:
         return operation
     facts = untyped.mapping(told.get("metadata"))
     if not facts:
-        # `metadata` holds all facts about a batch; without it, the answer says nothing.
+        # `metadata` holds all facts about a batch. Without it, the answer says nothing.
         return {}
     stats, output = untyped.mapping(facts.get("batchStats")), untyped.mapping(facts.get("output"))
     answer = untyped.mapping(told.get("response"))
@@ -67,7 +65,7 @@ def batch_of(operation: object) -> object:
 
 
 def listed(told: object, name: str, convert: Any) -> object:
-    """Return a list in OpenAI's shape; without a token for a next page, the list is complete."""
+    """Return a list in OpenAI's shape. Without a token for a next page, the list is complete."""
     found = untyped.mapping(told)
     if not found and told != {}:
         return told
@@ -78,7 +76,7 @@ def listed(told: object, name: str, convert: Any) -> object:
 
 
 def file_of(file: object) -> object:
-    """Return a file in OpenAI's shape. Results have no size: their lines are translated."""
+    """Return a file in OpenAI's shape. Results have no size, because their lines are translated."""
     told = untyped.mapping(file)
     told = untyped.mapping(told.get("file")) or told
     if not told:
@@ -94,7 +92,7 @@ def model_of(model: object) -> object:
 
 
 def error_of(body: object) -> Json:
-    """Return the reason in an error's body as OpenAI's error object; Gemini's status stands in for a missing code."""
+    """Return the reason in an error's body as OpenAI's error object. Gemini's status replaces a missing code."""
     found = openai_error(body)
     if found and not found["code"]:
         error = untyped.mapping(untyped.mapping(body).get("error"))
@@ -103,7 +101,7 @@ def error_of(body: object) -> Json:
 
 
 def status_of(body: object, status: int) -> int:
-    """Return the HTTP status of an error; Gemini answers 400, not 401, for an invalid key."""
+    """Return the HTTP status of an error. Gemini answers 400, not 401, for an invalid key."""
     return 401 if read_error_value(body).says_bad_key else status
 
 
@@ -197,7 +195,7 @@ def _of_kind(usage: Mapping[str, Any], name: str, kind: str) -> int:
 
 
 def result_line(line: bytes) -> bytes:
-    """Return a result's line in OpenAI's shape; a line that is not JSON stays as it is."""
+    """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
     told = untyped.decode_object(line)
     if told is None:
         return line

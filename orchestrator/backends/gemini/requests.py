@@ -133,7 +133,6 @@ def _declaration(tool: Any) -> Json:
 
 
 def _contents(messages: Any) -> tuple[list[Json], list[Json]]:
-    """Return the parts of the system's instruction, and the turns of the conversation."""
     system, turns = read_messages(messages, {})
     called = dict[str, str]()
     said = [{"role": _ROLES[turn.role], "parts": [_part(one, called) for one in turn.parts]} for turn in turns]
@@ -141,7 +140,7 @@ def _contents(messages: Any) -> tuple[list[Json], list[Json]]:
 
 
 def _part(part: MessagePart, called: dict[str, str]) -> Json:
-    """Return a part of a turn; `called` maps the ids of calls so far to function names."""
+    """`called` maps the ids of earlier calls to function names."""
     match part:
         case TextPart():
             return {"text": part.text}

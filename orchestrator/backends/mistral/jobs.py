@@ -16,8 +16,7 @@ _ALIKE = ("id", "status", "created_at", "completed_at", "metadata", "model", "en
 
 
 def batch_of(job: object) -> object:
-    """Return a job as a batch in OpenAI's shape; fields that the job lacks are missing. A value that is not an object
-    stays as it is."""
+    """Return a job as a batch in OpenAI's shape. A value that is not an object stays as it is."""
     told = untyped.mapping(job)
     if not told:
         return job

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.backends.profiles import CHAT_ONLY, DAY, GB, MB, OWN_SERVER, BatchLimits, Profile
 
-# If a provider writes MB and nobody measured the limit, assume the smaller unit.
+# MB is the smaller unit (10^6), unless somebody measured a provider's limit.
 PROFILES = {
     profile.name: profile
     for profile in (
@@ -106,7 +106,7 @@ _HOSTS = {
 
 
 def profile_of(kind: str, base_url: str, name: str | None = None) -> Profile:
-    """Return the profile named `name`, or the address's profile, `other` if unknown. Raises KeyError."""
+    """Return the profile called `name`, or else the address's profile, `other` if unknown. Raises KeyError."""
     if name is not None:
         return PROFILES[name]
     if kind == "azure":

@@ -22,7 +22,7 @@ def _is_a_profile(name: str) -> str:
 class OpenAIBackend(NotifyingBackend):
     """A provider's Batch API that uses OpenAI's protocol.
 
-    `profile` names the provider's profile; by default, the address determines the profile.
+    `profile` names the provider's profile. By default, the address determines the profile.
     """
 
     kind: Literal["openai", "azure"]

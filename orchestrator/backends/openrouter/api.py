@@ -26,7 +26,7 @@ _STATUSES = {
     "precondition_failed": 412, "payload_too_large": 413, "unprocessable": 422, "rate_limit_exceeded": 429,
     "server": 500, "provider_unavailable": 502, "unmapped": 502, "provider_overloaded": 503, "invalid_request": 400,
 }  # fmt: skip
-"""HTTP statuses for OpenRouter's general error types; any other type is the code of a refused request."""
+"""HTTP statuses for OpenRouter's general error types. Any other type is the code of a refused request."""
 _ALIKE = ("id", "status", "created_at", "request_counts", "model", "endpoint")
 
 
@@ -73,14 +73,14 @@ def batch_of(told: object) -> object:
     batch[f"{status}_at"] = found.get("finalized_at")
     if status == "failed":
         batch["errors"] = found.get("error")
-    # Lists omit results, but the object of a failed batch has its results.
+    # Lists omit results. A failed batch's object has results if rows ran.
     if status != "failed" or found.get("results"):
         batch["output_file_id"] = f"{RESULTS}{found.get('id')}"
     return batch
 
 
 def result_line(told: object) -> bytes:
-    """Return a result as a line in OpenAI's shape; OpenRouter's errors have a type in place of status and code."""
+    """Return a result as a line in OpenAI's shape. OpenRouter's errors have a type in place of status and code."""
     found = untyped.mapping(told)
     if error := untyped.mapping(found.get("error")):
         kind = untyped.text(error.get("error_type"))

@@ -1,4 +1,4 @@
-"""Calls to Scaleway's Batch API and to its bucket, with answers in OpenAI's shape.
+"""The calls of Scaleway's batches and their bucket, answered in OpenAI's shape.
 
 Sources: scaleway/docs-content 773e5de (pages/generative-apis/how-to/use-batch-processing.mdx), Scaleway's reference
 of the Batches API.
@@ -27,7 +27,7 @@ _UNKNOWN = "unknown_results"
 
 
 class ScalewayAPI(S3FilesAPI):
-    """The calls. `address` is the bucket's own, which each create names even if the client uses another address."""
+    """The calls. `address` is the bucket's own: a create must name it, even if the client uses another address."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ScalewayAPI(S3FilesAPI):
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         fields = create_fields(order, window)
-        del fields["metadata"]  # No page says that a batch keeps metadata; the file's address shows the owner.
+        del fields["metadata"]  # No page says that a batch keeps metadata. The file's address shows the owner.
         address = self._address + quote(order.input_file_id)
         return converted(self._post("batches", {**fields, "input_file_id": address}), self._batch_of)
 
@@ -60,7 +60,7 @@ class ScalewayAPI(S3FilesAPI):
         return converted(super().batches(limit, after), self._list_of)
 
     def batch(self, batch_id: str) -> ApiAnswer:
-        """Return a batch. Raises ValueError if its results have unknown names, as a guess could lose paid answers."""
+        """Return a batch. Raises ValueError if its results have unknown names: a guess could lose paid answers."""
         found = converted(super().batch(batch_id), self._batch_of)
         if unknown := untyped.mapping(found.json()).get(_UNKNOWN):
             raise ValueError(f"its results have an unknown address: {untyped.text(unknown)}")
@@ -75,7 +75,7 @@ class ScalewayAPI(S3FilesAPI):
         return {**found, "data": [self._batch_of(one) for one in listed]} if isinstance(listed, list) else told
 
     def _batch_of(self, told: object) -> object:
-        """Return a batch with keys in place of addresses; another program's batch stays as it is."""
+        """Replace addresses by keys. Another program's batch stays as it is."""
         found = untyped.mapping(told)
         key = self._key_in(found.get("input_file_id"))
         if key is None or not key.startswith(self._place.inputs):

@@ -68,7 +68,7 @@ class TogetherAPI(HttpAPI):
 
 
 class TogetherBatches(ApiBatches):
-    """The verbs on these calls, with custom_ids of any length."""
+    """The batch operations, with custom_ids of any length."""
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
         results = super()._read_lines(chunks, input_path)
@@ -82,13 +82,12 @@ class TogetherBatches(ApiBatches):
 
 
 def batch_of(job: object) -> object:
-    """Return a batch with OpenAI's names of fields; a value that is not an object stays as it is."""
+    """Return a batch with OpenAI's names of fields. A value that is not an object stays as it is."""
     told = untyped.mapping(job)
     return {**told, "model": told.get("model_id"), "errors": told.get("error")} if told else job
 
 
 def _created(told: object) -> object:
-    """Return the batch in the answer to a create, which may also hold a warning."""
     found = untyped.mapping(told)
     if found.get("warning"):
         log.warning("Together: %s", untyped.text(found["warning"]))
@@ -96,13 +95,12 @@ def _created(told: object) -> object:
 
 
 def _input_files(told: object) -> object:
-    """Return the whole list of files, without files for other purposes."""
     files = untyped.entries(told, is_first=False)
     return {"data": [one for one in files if untyped.mapping(one).get("purpose") == _PURPOSE], "has_more": False}
 
 
 def _whole_list(told: object, owners: Mapping[object, Mapping[str, str | None]]) -> object:
-    """Return the whole list of batches; `owners` maps the ids of input files to the metadata in their names."""
+    """`owners` maps the ids of input files to the metadata in their names."""
     found = [] if told is None else untyped.entries(told, is_first=False)
     for one in found:
         if isinstance(one, dict) and one.get("input_file_id") in owners:

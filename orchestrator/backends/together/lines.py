@@ -19,10 +19,10 @@ _SHORT_ID = re.compile(rb'("custom_id"\s*:\s*)("[0-9a-f]{48}")')
 
 
 def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield lines in Together's format, for a file named `name`. Raises InputError.
+    """Yield lines in Together's format, for a file called `name`. Raises InputError.
 
-    Together gives files with equal bytes one id, and only a batch's file shows its owner, since batches have no
-    metadata. So spaces between the first line's tokens encode the file's name, and shards never share a file.
+    Together gives files with equal bytes the same id. Batches have no metadata, so only a batch's file shows its
+    owner. So spaces between the first line's tokens encode the file's name, and shards never share a file.
     """
     number = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
     blanks = f"{number:064b}".replace("0", " ").replace("1", "\t").encode()
@@ -30,7 +30,9 @@ def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def with_own_ids(results: Iterable[bytes], source: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield result lines with our own custom_ids, including those too long to send; `source` are our input lines."""
+    """Yield result lines with our own custom_ids, even if they were too long to send. `source` are our input
+    lines.
+    """
     ids = (bytes(line.custom_id) for line in request_lines(source, body_lines.decode_line))
     own = {short: long for long in ids if (short := _short(msgspec.Raw(long))) != long}
     for line in results:
@@ -38,7 +40,7 @@ def with_own_ids(results: Iterable[bytes], source: Iterable[bytes]) -> Iterator[
 
 
 def _short(custom_id: msgspec.Raw) -> bytes:
-    """Return a custom_id as it is sent; a digest replaces an id that is too long."""
+    """Replace an id that is too long by a digest."""
     if len(bytes(custom_id)) <= LONGEST_ID or len(msgspec.json.decode(custom_id, type=str)) <= LONGEST_ID:
         return bytes(custom_id)
     return b'"%b"' % blake2b(bytes(custom_id), digest_size=24).hexdigest().encode()

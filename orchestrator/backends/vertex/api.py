@@ -32,7 +32,7 @@ _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT)
 
 
 class VertexAPI(HttpAPI):
-    """The calls. `parent` is the path of project and location; refused credentials trigger a call of `forget`."""
+    """The calls. `parent` is the path of project and location. Refused credentials trigger a call of `forget`."""
 
     def __init__(
         self,
@@ -71,9 +71,8 @@ class VertexAPI(HttpAPI):
             return self._page(self._storage, self._objects, "items", object_of, after, **query)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return an object without its size, since reading translates its lines.
-
-        Refuses a folder without results.
+        """Return an object without its size, because reading translates its lines. Refuses a folder without
+        results.
         """
         with self.content(file_id):
             return answer_of({"id": file_id})
@@ -156,7 +155,6 @@ class VertexAPI(HttpAPI):
         after: str | None,
         **query: str,
     ) -> ApiAnswer:
-        """Return a page of a list, whose entries are under a name."""
         token = {} if after is None else {"pageToken": after}
         answer = self._answer(client.get(path, params={**query, **token}))
         found = replace(answer, next_page=untyped.name(untyped.mapping(answer.json()).get("nextPageToken")))

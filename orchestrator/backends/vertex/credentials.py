@@ -1,4 +1,4 @@
-"""Access tokens: google-auth finds and renews credentials, and httpx2 sends its requests within our time limits."""
+"""Access tokens. google-auth finds and renews credentials; httpx2 sends its requests within our time limits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ _BAD_CREDENTIALS = 401
 
 
 class _Response(Struct, frozen=True):
-    """An answer, as google-auth reads it."""
-
     status: int
     headers: Mapping[str, str]
     data: bytes
@@ -38,7 +36,7 @@ class AccessTokens(httpx2.Auth):
         self._lock = Lock()
 
     def forget(self) -> None:
-        """Search for credentials again before the next request, since a user may have renewed a file."""
+        """Search for credentials again before the next request, because a user may have renewed a file."""
         with self._lock:
             self._found = None
 
@@ -47,7 +45,7 @@ class AccessTokens(httpx2.Auth):
         yield request
 
     def _put(self, headers: MutableMapping[str, str]) -> None:
-        """Set the headers. Raises ApiRefusal for missing or refused credentials, ConnectError if no token comes."""
+        """Raises ApiRefusal for missing or refused credentials, ConnectError if no token comes."""
         with self._lock:
             try:
                 if self._found is None:
@@ -77,7 +75,6 @@ class AccessTokens(httpx2.Auth):
         timeout: float | None = None,
         **_: Any,
     ) -> _Response:
-        """Send a request for google-auth."""
         limit = self._client.timeout if timeout is None else httpx2.Timeout(timeout)
         try:
             found = self._client.request(method, url, content=body, headers=headers, timeout=limit, auth=None)

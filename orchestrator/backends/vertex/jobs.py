@@ -12,8 +12,8 @@ from orchestrator.backends import BatchOrder, untyped
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.buckets import BucketPrefix
 
-# `expired`: after a partial success, unanswered rows are sent again without counting an attempt. A paused job can be
-# resumed.
+# `expired`: orch sends the unanswered rows of a partial success again, without counting an attempt. A paused job can
+# be resumed.
 STATES = {"partially_succeeded": "expired", "paused": "in_progress", "updating": "in_progress"}
 _ENDED = frozenset({"succeeded", "partially_succeeded", "failed", "cancelled", "expired"})
 _COUNTS = {"completed": "successfulCount", "failed": "failedCount"}
@@ -27,12 +27,12 @@ Json = dict[str, Any]
 
 
 def model_path(name: str) -> str:
-    """Return a model's resource name; a name without a slash means one of Google's own models."""
+    """Return a model's resource name. A name without a slash means one of Google's own models."""
     return name if "/" in name else f"publishers/google/models/{name}"
 
 
 def creation(order: BatchOrder, place: BucketPrefix) -> Json:
-    """Return the fields of a create. The results' prefix, which every list shows, carries shard and home."""
+    """Return the fields of a create. The results' prefix, which every list shows, names shard and home."""
     return {
         "displayName": display_name(order)[:_LONGEST_NAME],
         "model": model_path(order.model),
@@ -45,8 +45,7 @@ def creation(order: BatchOrder, place: BucketPrefix) -> Json:
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as a batch in OpenAI's shape; fields that the job lacks are missing. A value that is not an object
-    stays as it is."""
+    """Return a job as a batch in OpenAI's shape. A value that is not an object stays as it is."""
     told = untyped.mapping(job)
     if not told:
         return job
@@ -83,7 +82,7 @@ def _error(error: Mapping[str, Any]) -> Json:
 
 
 def _has_results(word: str, stats: Mapping[str, Any], folder: str | None) -> bool:
-    """True if rows were processed: processed rows are billed however the job ended."""
+    """Processed rows are billed, however the job ended."""
     if word in ("succeeded", "partially_succeeded"):
         return True
     counts = [found for name in _COUNTS.values() if (found := untyped.count(stats.get(name))) is not None]

@@ -43,7 +43,6 @@ def translate(body: Mapping[str, Any]) -> Json:
 
 
 def _problems(value: Any, depth: int) -> Iterator[str]:
-    """Yield the reasons why the import would refuse a value."""
     if isinstance(value, list):
         for one in value:
             yield from _problems(one, depth)

@@ -1,4 +1,4 @@
-"""Vertex AI's lines: outgoing requests, and results as OpenAI's lines, matched to rows by the echoed request. Pure.
+"""Vertex AI's lines: outgoing requests, and results as OpenAI's lines. The echoed request tells a result's row. Pure.
 
 Source: Google's guide to batch inference from Cloud Storage.
 """
@@ -30,7 +30,7 @@ def request_lines(source: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line, if any, and the digest of its request; the line is ours or in the sent form."""
+    """Return the id in a line, if any, and the digest of its request. The line is ours, or in the sent form."""
     told = untyped.decode_object(line) or {}
     if "request" in told:
         return "", request_digest(told["request"])
@@ -45,7 +45,7 @@ def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
     """Yield result lines in OpenAI's shape. A line that is not JSON stays as it is.
 
     Among rows with equal requests, answers are assigned before failures, so a failure goes to a row without an
-    answer. A line whose echo matches no row has the request in place of an id.
+    answer. A line whose echo matches no row has the request's digest in place of an id.
     """
     failed: list[tuple[bytes, Json]] = []
     for line in lines:
@@ -67,7 +67,7 @@ def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
 
 
 def _answer(response: Mapping[str, Any]) -> Json | None:
-    """Return an answer with the plain model name: `gemini-2.5-flash@default` ends with a version."""
+    """Drop the version from the model's name, such as `gemini-2.5-flash@default`."""
     model = response.get("modelVersion")
     plain = {"modelVersion": model.partition("@")[0]} if isinstance(model, str) else {}
     return {**response, **plain} or None
@@ -78,7 +78,7 @@ def _named(row: Json, custom_id: str) -> bytes:
 
 
 def _error(status: object) -> Mapping[str, Any] | None:
-    """Return the error in a row's status, such as `Bad Request: {"error": …}`; None for a row without an error."""
+    """Return the error in a row's status, such as `Bad Request: {"error": …}`; None without an error."""
     said = untyped.text(status, 100_000).strip()
     if not said:
         return None

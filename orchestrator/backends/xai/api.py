@@ -1,4 +1,4 @@
-"""The calls of xAI's batches, answered in OpenAI's shape; its files are OpenAI's."""
+"""The calls of xAI's batches, answered in OpenAI's shape. xAI's files are in OpenAI's shape already."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class XaiAPI(HttpAPI):
         return super().content(file_id)
 
     def _results(self, path: str) -> Iterator[bytes]:
-        """Yield the lines of all pages."""
         page: dict[str, str] = {}
         seen = set[str | None]()
         while page.get("pagination_token") not in seen:
@@ -84,6 +83,5 @@ class XaiAPI(HttpAPI):
 
 
 def _converted(answer: ApiAnswer, convert: _Convert) -> ApiAnswer:
-    """Convert an answer to another shape that depends on the provider's time."""
     at = date_of(answer.headers.get("date")) or now()
     return converted(answer, lambda told: convert(told, at))

@@ -1,7 +1,7 @@
 """xAI's batches, lists and results in OpenAI's shape. Pure.
 
-Sources: xai-sdk 1.21.0 (batch.py, proto/v6/batch_pb2.py), a recorded batch, xAI's guide and reference. Clients that
-were tried against xAI: litellm (llms/xai/batches), vercel/ai#19525, CultivateLabs/raif#525.
+Sources: xai-sdk 1.21.0 (batch.py, proto/v6/batch_pb2.py), a recorded batch, xAI's guide and reference, and clients
+tested against xAI: litellm (llms/xai/batches), vercel/ai#19525, CultivateLabs/raif#525.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def batch_of(told: object, at: datetime) -> object:
 
 
 def _status(found: Mapping[str, Any], state: Mapping[str, Any], at: datetime) -> str:
-    """Derive the status from counts and times, since xAI states no status."""
+    """Derive the status from counts and times: xAI states no status."""
     total, pending = (untyped.count(state.get(f"num_{name}")) for name in ("requests", "pending"))
     if found.get("cancel_by_xai_message"):
         # xAI did not accept its rows, or stopped the remaining ones.
@@ -72,14 +72,14 @@ def _has_results(state: Mapping[str, Any]) -> bool:
 
 
 def _latest(value: object) -> datetime | None:
-    """Return the latest time that a value may mean; a date means the end of that day."""
+    """Return the latest time that a value may mean. A date means the end of that day."""
     found = untyped.time(value)
     is_date = isinstance(value, str) and len(value.strip()) == _DATE
     return found + timedelta(days=1) if found is not None and is_date else found
 
 
 def list_of(told: object, name: str, convert: Callable[[object], object]) -> object:
-    """Return a list in OpenAI's shape; without a token for a next page, the list is complete."""
+    """Return a list in OpenAI's shape. Without a token for a next page, the list is complete."""
     found = untyped.with_entries(told, convert, name)
     return {**found, "has_more": next_page(told) is not None} if isinstance(found, dict) else found
 
@@ -90,8 +90,7 @@ def next_page(told: object) -> str | None:
 
 
 def result_line(told: object) -> bytes:
-    """Return a result as a line in OpenAI's shape. The body is under the endpoint's name, and looks like that
-    endpoint's synchronous answer."""
+    """Return a result as a line in OpenAI's shape. The body is under the endpoint's name, in that endpoint's form."""
     found = untyped.mapping(told)
     result = untyped.mapping(found.get("batch_result")) or found
     bodies = untyped.mapping(result.get("response")).values()
