@@ -1,4 +1,4 @@
-"""Sources of the job file → documents: folders and files, tables row by row, archives and mail part by part."""
+"""Turns sources of the job file into documents: folders and files, tables by row, archives and mail by part."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLACES = {"Ignored": "ignored", "Readers": "readers", **_SOURCES}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is used: a ready batch file needs no readers."""
+    """Import a public name on first use, because a ready batch file needs no readers."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_PLACES.get(name, 'types')}"), name)

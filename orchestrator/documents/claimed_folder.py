@@ -1,4 +1,4 @@
-"""A temporary folder that belongs to a process; the next process removes the folders of killed processes."""
+"""A temporary folder that belongs to a process. The next process removes the folders of killed processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK = "lock"
 
 
 class ClaimedFolder:
-    """A folder held until this process ends. A kill leaves a folder that no process holds."""
+    """A folder that is locked until this process ends, so that a killed process leaves an unlocked folder."""
 
     def __init__(self) -> None:
         _sweep()
@@ -25,13 +25,11 @@ class ClaimedFolder:
         claimed.rename(self.path / LOCK)
 
     def close(self) -> None:
-        """Remove the folder with its content."""
         self._lock.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _sweep() -> None:
-    """Remove the folders of killed processes."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():
             continue

@@ -10,13 +10,13 @@ from typing import Any
 from orchestrator.documents.extras import require
 
 _ENTRY, _NAME = 128, 64
-"""Sizes of a directory entry and of the name in it, which its length in bytes follows. Source: [MS-CFB] 2.6.1."""
+"""Sizes of a directory entry and of its name; the name's length in bytes follows the name ([MS-CFB] 2.6.1)."""
 
 
 def opened(file: io.BytesIO, what: str, *, write_mode: bool = False) -> Any:
     """Open a compound file with olefile.
 
-    Raises ExtractionError (unsupported) if olefile is not installed, and what olefile raises for damage.
+    Raises ExtractionError (unsupported) if olefile is not installed, and olefile's errors for damage.
     """
     return _reader(require("olefile", what, "office"))(file, write_mode=write_mode)
 
@@ -25,13 +25,13 @@ def opened(file: io.BytesIO, what: str, *, write_mode: bool = False) -> Any:
 def _reader(olefile: Any) -> Any:
     class CompoundFile(olefile.OleFileIO):  # type: ignore[misc]
         def _check_duplicate_stream(self, *about: object) -> None:
-            """Skip olefile's check: its time is quadratic, and a duplicate stream does not harm reading."""
+            """Skip olefile's check, which takes quadratic time. Duplicate streams do not harm reading."""
 
     return CompoundFile
 
 
 def rename(data: bytearray, file: Any, entry: Any, name: str) -> None:
-    """Rename one of olefile's directory entries in the bytes of its file. The sort order of names is not restored."""
+    """Rename a directory entry of olefile in the file's bytes. The entries' sort order is not restored."""
     sector, rest = divmod(entry.sid * _ENTRY, file.sector_size)
     at = file.first_dir_sector
     for _ in range(sector):

@@ -1,4 +1,4 @@
-"""Recognises a file's kind by its content, for files whose ending names the wrong kind."""
+"""Recognises a file's kind by its content, for files with a wrong ending."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIMETYPES = {
 }
 _WORKBOOKS = tuple(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "Book"))
 _OTHERS = tuple(name.encode("utf-16-le") for name in ("WordDocument", "PowerPoint Document"))
-"""Streams of a compound file. Documents of Word and PowerPoint may have a workbook in them."""
+"""Streams of a compound file. Word and PowerPoint documents may have an embedded workbook."""
 _NAMES = {
     SHEETS: "a workbook", UNKNOWN: "plain text", "html": "a web page", "mhtml": "a saved web page",
     "odf": "OpenDocument",
@@ -29,15 +29,15 @@ _NAMES = {
 
 
 def name_of(kind: str) -> str:
-    """Return the name of a kind of file in notes."""
+    """Return the name of a kind of file for notes."""
     return _NAMES.get(kind, f".{kind}")
 
 
 def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
-    """Return the kind that the content certainly has, if it is not the ending's `kind`; else None.
+    """Return the content's kind if it is certain and differs from the ending's `kind`, else None.
 
     Programs export text and web pages under the endings of old workbooks and letters, so these exports are read.
-    Under other endings, a web page is usually the error page of a download.
+    Under other endings, a web page is usually a download's error page.
     """
     found = _by_marks(data)
     if found is None and kind in (SHEETS, CONVERTED):
@@ -46,12 +46,12 @@ def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
         elif data[:13].lower() == b"mime-version:":
             found = "mhtml"
         elif suffix.lower() in (".xls", ".doc") and not data.lstrip().startswith((b"<", b"{")):
-            found = UNKNOWN  # a file of this kind is read if it is text
+            found = UNKNOWN  # read if it is text
     return None if found == kind else found
 
 
 def _by_marks(data: bytes) -> str | None:
-    """Return the kind of a content by the marks that each format requires."""
+    """Return the content's kind by the signature that its format requires."""
     if data.startswith(b"%PDF-"):
         return "pdf"
     if data.startswith(b"{\\rtf"):

@@ -21,7 +21,7 @@ _PAGES = ("application/xhtml+xml", "text/html")
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
     """Return the text and `{"title": ...}`. Raises ExtractionError."""
-    del encoding  # its pages declare their own encoding
+    del encoding  # the book's pages declare their own encoding
     try:
         package = Package(data)
         index = _index(package)
@@ -63,7 +63,7 @@ def _index(package: Package) -> str:
 
 
 def _contents(package: Package, index: str) -> tuple[str, list[str]]:
-    """Return the title, and the parts of the book in order, without duplicates."""
+    """Return the title and the parts of the book in order, without duplicates."""
     folder = posixpath.dirname(index)
     items: dict[str, str] = {}
     order: dict[str, None] = {}
@@ -91,7 +91,7 @@ def _contents(package: Package, index: str) -> tuple[str, list[str]]:
 
 
 def _locked(package: Package) -> frozenset[str]:
-    """Return the encrypted parts; without copy protection only fonts are encrypted."""
+    """Return the encrypted parts. Books without copy protection encrypt only fonts."""
     found: list[str] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:

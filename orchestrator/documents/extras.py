@@ -10,7 +10,7 @@ from orchestrator.documents.types import unsupported
 
 
 def require(module: str, what: str, extra: str) -> Any:
-    """Return the module. Raises ExtractionError (unsupported), which says what to install, if it is missing."""
+    """Return the module. If it is missing, raises ExtractionError (unsupported) with the line that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -15,12 +15,12 @@ _SKIPPED = frozenset("description binary stylesheet".split())
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Return the text, one paragraph, verse or table row a line, and `{"title": ...}`. Raises ExtractionError."""
+    """Return the text, a line per paragraph, verse or table row, and `{"title": ...}`. Raises ExtractionError."""
     del encoding  # XML declares its own encoding
     book = _Book(TextLimit(most))
     try:
         parse((data,), book.start, book.end, book.characters)
-    except (ExpatError, ValueError, LookupError) as error:  # also encodings unknown to expat
+    except (ExpatError, ValueError, LookupError) as error:  # expat raises LookupError for unknown encodings
         raise damaged("FictionBook") from error
     if not book.begun:
         raise damaged("FictionBook")
@@ -29,14 +29,12 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 class _Book:
-    """A handler of XML events that collects lines."""
-
     def __init__(self, limit: TextLimit) -> None:
         self._limit = limit
         self._open: list[str] = []
         self._pieces: list[str] = []
         self._cells: list[str] = []
-        self._scripts: list[int] = []  # where open superscripts and subscripts begin
+        self._scripts: list[int] = []  # index of the first piece of each open superscript or subscript
         self.losses = Losses()
         self._depth = 0  # of sections
         self._skipped = 0
@@ -89,7 +87,6 @@ class _Book:
             self._pieces.append(text)
 
     def _taken(self) -> str:
-        """Return the text so far, and begin another."""
         text = " ".join("".join(self._pieces).split())
         self._pieces = []
         return text

@@ -1,7 +1,7 @@
 """Glob patterns, matched one path component at a time, so that a walk can skip folders that cannot match.
 
 The meaning is pathlib's: `*`, `?` and `[...]` stay within one component, `**` is any number of folders, and case
-counts. Hidden names (`.git`) match only a component that itself starts with a dot.
+matters. Hidden names (`.git`) match only a component that itself starts with a dot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAGIC = re.compile(r"[*?\[]")
 
 
 class Component:
-    """One part of a pattern; `literal` is set if only one name can match."""
+    """One component of a pattern. `literal` is set if only one name matches."""
 
     __slots__ = ("any_depth", "literal", "match")
 
@@ -31,9 +31,9 @@ class Component:
 
 
 class Globs:
-    """A set of patterns. `hidden=True` lets wildcards match hidden names (for exclusion).
+    """A set of patterns. With `hidden=True`, wildcards match hidden names, as exclusions should.
 
-    Raises InputError for a pattern that is empty, absolute or climbs with `..`.
+    Raises InputError for a pattern that is empty, absolute, or contains `..`.
     """
 
     def __init__(self, patterns: Iterable[str], *, field: str, hidden: bool = False) -> None:
@@ -42,7 +42,7 @@ class Globs:
         self.start: State = self._closed((i, 0) for i in range(len(self._patterns)))
 
     def descend(self, state: State, name: str) -> State:
-        """Return the state below the folder `name`; an empty state means that nothing there can match."""
+        """Return the state below the folder `name`. If it is empty, nothing there can match."""
         steps = []
         for i, at in state:
             part = self._patterns[i][at]
@@ -54,7 +54,7 @@ class Globs:
         return self._closed(steps)
 
     def accepts(self, state: State, name: str) -> bool:
-        """True if a whole pattern matches `name` in the folder of `state`."""
+        """Return True if a whole pattern matches `name` in the folder of `state`."""
         for i, at in state:
             parts = self._patterns[i]
             if at == len(parts) - 1 and parts[at].match(name):
@@ -62,11 +62,10 @@ class Globs:
         return False
 
     def names(self, state: State, name: str) -> bool:
-        """True if a pattern names the folder `name` here without a wildcard."""
+        """Return True if a pattern names the folder `name` here without a wildcard."""
         return any(self._patterns[i][at].literal == name for i, at in state)
 
     def match(self, relative: str) -> bool:
-        """True if a whole relative path matches."""
         *folders, name = relative.split("/")
         state = self.start
         for folder in folders:
@@ -74,7 +73,7 @@ class Globs:
         return self.accepts(state, name)
 
     def _closed(self, steps: Iterable[tuple[int, int]]) -> State:
-        """Add the successors of `**`, which may stand for no folder."""
+        """Add the steps that skip `**`, which may stand for no folder."""
         closed = set()
         for i, at in steps:
             closed.add((i, at))

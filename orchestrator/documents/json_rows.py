@@ -13,7 +13,7 @@ from orchestrator.documents.types import unreadable
 
 
 class JsonTable:
-    """Rows are numbered from 1, in the order of the list."""
+    """A JSON file. Rows are numbered from 1, in the order of the list."""
 
     columns = None
 

@@ -14,7 +14,7 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
 class JsonlTable:
-    """Rows are numbered by line, blank ones included, as an editor shows them."""
+    """A JSONL file. Rows are numbered by line, including blank lines, as in an editor."""
 
     columns = None
 

@@ -6,15 +6,15 @@ import hashlib
 import re
 
 MOST_KEY = 2000
-"""Maximum bytes of a key, which leave room for what a row's id adds."""
-# Before an odd byte, or text that looks like one.
+"""Maximum bytes of a key, which leaves room for a row's id."""
+# Backslashes before an invalid byte, or before text that looks like an escaped one.
 _BACKSLASHES = re.compile(r"\\+(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
 
 
 def printable(name: str) -> str:
-    """Return a file name with bytes that are not UTF-8 as `\\udcXX`: keys must go into databases.
+    """Return a file name with non-UTF-8 bytes as `\\udcXX`, because keys must fit into databases.
 
-    No two names give the same result, even if one contains such text itself.
+    Two names never give the same result, even if one contains such an escape literally.
     """
     if name.isascii() and "\\ud" not in name:
         return name
@@ -23,7 +23,7 @@ def printable(name: str) -> str:
 
 
 def shortened(key: str) -> str:
-    """Return a key short enough for a database's index, even if a file is nested very deep."""
+    """Return a key that fits into a database's index, even if its file is nested very deep."""
     whole = key.encode()
     if len(whole) <= MOST_KEY:
         return key
@@ -32,24 +32,23 @@ def shortened(key: str) -> str:
 
 
 class DistinctKeys:
-    """Distinct keys of one file's parts. A key that an earlier part has gets an apostrophe for each repetition.
+    """Distinct keys of one file's parts. Repeated keys get one apostrophe per repetition.
 
-    The result is the same as trying one apostrophe after the other. But each taken key leads to the next key that may
-    be free, so many equal names take no longer than different names.
+    The result is the same as trying one apostrophe after the other. Each taken key links to a later candidate, so
+    that many equal names take no longer than different names.
     """
 
     def __init__(self) -> None:
         self._next: dict[bytes, str | None] = {}
-        """For the digest of each taken key: a later candidate, None for the next one."""
+        """By digest of each taken key, a later candidate; None for the key with one more apostrophe."""
 
     def distinct(self, key: str) -> str:
-        """Return a key that no earlier part of the file has."""
         passed: list[bytes] = []
         while (mark := _digest(key)) in self._next:
             passed.append(mark)
             key = self._next[mark] or _following(key)
         self._next[mark] = None
-        if passed:  # so that no search repeats this path
+        if passed:  # later searches skip this path
             self._next.update(dict.fromkeys(passed, _following(key)))
         return key
 

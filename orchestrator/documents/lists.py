@@ -1,4 +1,4 @@
-"""Numbers and bullets of list items, counted as an office program does: they are not in the text."""
+"""Numbers and bullets of list items. They are not in a document's text, so they are counted as office programs do."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ _ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "x
 
 
 class Level(NamedTuple):
-    """Marking of a list's level: `shape` is a number format in Word's terms, `pattern` has %1 to %9 for the numbers
-    of the levels."""
+    """Format of a list's level. `shape` is a number format in Word's terms; `pattern` has %1 to %9 for the levels'
+    numbers.
+    """
 
     shape: str
     pattern: str
     start: int = 1
-    is_legal: bool = False  # the numbers of all levels as decimals
+    is_legal: bool = False  # all levels' numbers are decimal
 
 
 class Lists:
@@ -29,11 +30,11 @@ class Lists:
         self._counts: dict[str, list[int | None]] = {}
 
     def define(self, name: str, level: int, how: Level) -> None:
-        """Define how a level, from 0 on, of the list `name` is marked."""
+        """Define the format of a level, from 0 on, of the list `name`."""
         self._levels[name, level] = how
 
     def restart(self, counted_as: str, level: int, start: int) -> None:
-        """Let the next item of this level have the number `start`."""
+        """Give the next item of this level the number `start`."""
         counts = self._counts.setdefault(counted_as, [None] * (MOST_LEVELS + 1))
         counts[max(0, min(level, MOST_LEVELS))] = start - 1
 
@@ -62,7 +63,7 @@ class Lists:
 
 
 def in_shape(number: int, shape: str) -> str:
-    """Return a number in a number format of Word."""
+    """Return a number in one of Word's number formats."""
     match shape:
         case "lowerLetter" | "upperLetter" if number > 0:
             # Word writes aa after z, and bb after aa.

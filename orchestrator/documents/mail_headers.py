@@ -13,25 +13,25 @@ from orchestrator.documents.types import ExtractionError
 
 
 def header(mail: Message, name: str) -> str:
-    """Return the first header of that name on one line; empty if missing."""
+    """Return the first header of that name as one line; empty if missing."""
     raw = next((value for key, value in mail.raw_items() if key.lower() == name.lower()), "")
     return " ".join(clean(whole(_decoded(name, _characters(str(raw))))).split())
 
 
 def words(text: str) -> str:
-    """Return a text with its encoded words decoded, such as the name of an attachment."""
+    """Return a text, such as an attachment's name, with its encoded words decoded."""
     return _by_hand(text) if "=?" in text else text
 
 
 def iso_date(text: str) -> str:
-    """Return a header's date in ISO 8601; empty if it cannot be read."""
-    with suppress(Exception):  # a date in any form
+    """Return a header's date in ISO 8601; empty if unreadable."""
+    with suppress(Exception):  # malformed dates raise various errors
         return parsedate_to_datetime(text).isoformat()
     return ""
 
 
 def _characters(raw: str) -> str:
-    """Restore non-ASCII bytes, which the parser keeps as surrogate halves."""
+    """Restore non-ASCII bytes, which the parser represents as surrogate halves."""
     try:
         data = raw.encode("ascii", "surrogateescape")
     except UnicodeEncodeError:
@@ -54,10 +54,10 @@ def _decoded(name: str, raw: str) -> str:
 
 
 def _by_hand(raw: str) -> str:
-    """Decode neighbouring words as one: some programs cut them within a character."""
+    """Decode adjacent words as one, because some programs split them within a character."""
     try:
         found = decode_header(raw)
-    except Exception:  # noqa: BLE001 (base64 that is none, and whatever else it meets)
+    except Exception:  # noqa: BLE001 (invalid base64 and other malformed words raise various errors)
         return raw
     return "".join(one if isinstance(one, str) else _word(one, charset) for one, charset in found)
 

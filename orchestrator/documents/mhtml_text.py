@@ -1,4 +1,4 @@
-"""A page that a browser saved with its pictures (MHTML): the text of the page itself."""
+"""A page that a browser saved with its pictures (MHTML), read as the text of the page."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def extract(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str
 
 
 def _page(archive: Message) -> Message | None:
-    """Return the first page in an archive, which is the saved one; its frames have their own sections."""
+    """Return the first page of an archive, which is the saved page; frames have their own sections."""
     pages = ("text/html", "application/xhtml+xml")
     return next((part for part in archive.walk() if part.get_content_type() in pages), None)

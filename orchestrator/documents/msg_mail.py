@@ -20,14 +20,14 @@ _TABLE = "__properties_version1.0"
 _VALUE = re.compile(r"__substg1\.0_([0-9A-F]{4})([0-9A-F]{4})", re.IGNORECASE)
 _ATTACHMENT, _RECIPIENT = "__attach_version1.0", "__recip_version1.0"
 _ROOT_HEAD, _MAIL_HEAD, _HEAD = 32, 24, 8
-"""Bytes before the properties of a file, of a mail inside another, and of everything else."""
+"""Bytes before the properties: of the file, of a mail inside a mail, and of any other storage."""
 _ENTRY = 16
 _STORAGE = 1
 
 
 def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the mail's text, and its attachments. Raises OSError, ExtractionError."""
-    del unpacking  # only RTF is packed in a mail, and has its own limit
+    """Yield the mail's text and its attachments. Raises OSError, ExtractionError."""
+    del unpacking  # only a mail's RTF is packed, and it has its own limit
     data = content.whole()
     try:
         file = _File(compound.opened(io.BytesIO(data), "Outlook mail"))
@@ -42,7 +42,7 @@ def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
 
 
 class _File:
-    """A compound file; `Any` is an entry of its directory."""
+    """A compound file. `Any` is an entry of its directory."""
 
     def __init__(self, ole: Any) -> None:
         self._ole = ole
@@ -71,7 +71,7 @@ class _File:
         return Attachment(properties, None)
 
     def values(self, storage: Any, head: int = _HEAD) -> dict[tuple[int, int], Callable[[], bytes]]:
-        """Return functions that read the properties of a storage. Properties of fixed width are in a table."""
+        """Return functions that read a storage's properties. Fixed-width properties are in a table."""
         found: dict[tuple[int, int], Callable[[], bytes]] = {}
         for entry in storage.kids:
             if entry.name == _TABLE:
@@ -86,7 +86,7 @@ class _File:
 
     def _read(self, entry: Any) -> bytes:
         try:
-            # `openstream` searches the whole folder for the name, once for each of thousands of recipients.
+            # `openstream` would search the whole folder by name, for each of thousands of recipients.
             data: bytes = self._ole._open(entry.isectStart, entry.size).read()
         except Exception as error:
             raise _damaged() from error

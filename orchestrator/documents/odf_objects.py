@@ -1,4 +1,4 @@
-"""Objects that an OpenDocument file embeds: a chart as a table, a formula as one line of text."""
+"""Objects embedded in an OpenDocument file: charts as tables, formulas as one line of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.documents.office_package import DAMAGE, Package
 _MOST_COLUMNS = 100
 _REPEATED = "urn:oasis:names:tc:opendocument:xmlns:table:1.0}number-columns-repeated"
 _TOKENS = frozenset(("mi", "mn", "mo", "mtext", "ms"))
-"""Elements of MathML with text; an `annotation` is the same formula in another language."""
+"""MathML elements with text. An `annotation` repeats the formula in another language."""
 _SIGNS = {
     "mfrac": ("", "/"),
     "msup": ("", "^"),
@@ -23,19 +23,19 @@ _SIGNS = {
     "mover": ("", "^"),
     "munderover": ("", "_", "^"),
 }
-"""Text before each part of an element."""
+"""Text before each child of an element."""
 _BETWEEN = {"mtr": ", ", "mtable": "; "}
 
 
 class EmbeddedObject(Struct, frozen=True):
-    """The text of an object: the lines of a chart, or the `formula` in a line of the document."""
+    """An object's text: the lines of a chart, or a `formula` for a line of the document."""
 
     lines: tuple[str, ...] = ()
     formula: str = ""
 
 
 def embedded_object(package: Package, reference: str, limit: TextLimit) -> EmbeddedObject | None:
-    """Return an object's text; None if it is damaged, or is neither a chart nor a formula. Raises ExtractionError."""
+    """Return an object's text; None if it is damaged, or neither a chart nor a formula. Raises ExtractionError."""
     part = posixpath.join(posixpath.normpath(reference), "content.xml")
     if not package.holds(part):
         return None
@@ -48,15 +48,13 @@ def embedded_object(package: Package, reference: str, limit: TextLimit) -> Embed
 
 
 class _Reader:
-    """A handler of XML events."""
-
     def __init__(self, limit: TextLimit) -> None:
         self._limit = limit
         self._path: list[str] = []
         self._texts: list[list[str]] = [[]]  # pieces of each open element
         self._titles: list[str] = []
         self._rows: list[list[str]] = []
-        self._columns = 1  # how often the open cell is repeated
+        self._columns = 1  # repetitions of the open cell
         self._formula = ""
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -90,7 +88,6 @@ class _Reader:
             self._rows[-1] += [cell] * (self._columns if cell else 1)
 
     def object(self) -> EmbeddedObject | None:
-        """Return the object's text, or None."""
         if self._formula:
             return EmbeddedObject(formula=self._formula)
         rows = [row for row in self._rows[: MAX_POINTS + 1] if any(row)]
@@ -101,7 +98,7 @@ class _Reader:
 
 
 def _linear(name: str, parts: list[str]) -> str:
-    """Return an element of MathML in a line, as Word's equations are written: `a/(10)`, `x^2`, `root 3(x)`."""
+    """Return a MathML element as one line, like Word's equations: `a/(10)`, `x^2`, `root 3(x)`."""
     if name in _TOKENS:
         return "".join(parts).strip()
     signs = _SIGNS.get(name, ())

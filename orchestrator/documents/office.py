@@ -1,4 +1,4 @@
-"""Shared parts of the readers for office documents and PDFs: limits and errors."""
+"""Limits and errors that readers of office documents and PDFs share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.documents.types import (
 )
 
 EXCELS_PASSWORD, POWERPOINTS_PASSWORD = "VelvetSweatshop", "/01Hannes Ruescher/01"
-"""Passwords that these programs try first: documents protected only against changes are locked with them."""
-MAX_ELEMENTS = 5_000_000  # a thousand pages have half a million
+"""Passwords that these programs try first. Documents that are only write-protected are encrypted with them."""
+MAX_ELEMENTS = 5_000_000  # a thousand pages have half a million elements
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 class TextLimit:
-    """Limits on elements, and on characters of text. Raises ExtractionError (too_large)."""
+    """Limits on the XML elements and characters of a document. Raises ExtractionError (too_large)."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -34,23 +34,21 @@ class TextLimit:
         self._elements = MAX_ELEMENTS
 
     def element(self) -> None:
-        """Count an element."""
         self._elements -= 1
         if self._elements < 0:
             raise beyond_limit(f"The document has more than {MAX_ELEMENTS:,} elements; split it, or exclude it.")
 
     def text(self, text: str) -> None:
-        """Count more text."""
         self._characters -= len(text)
         if self._characters < 0:
             raise text_too_large(self._most)
 
 
 class Losses(Counter[str]):
-    """Counts of a document's parts that its text lacks, by kind: `picture`, `chart as a picture only`."""
+    """Counts of contents that a document's text lacks, by kind: `picture`, `chart as a picture only`."""
 
     def notes(self, *first: str) -> dict[str, str]:
-        """Return the losses as a template field, such as `2 pictures, 1 embedded file`; empty if nothing was lost."""
+        """Return the losses as a template field: `2 pictures, 1 embedded file`. Empty if nothing was lost."""
         counted = [
             f"{number:,} {what if number == 1 else _MANY[what]}" for what, number in self.items() if number > 0
         ]
@@ -68,11 +66,11 @@ _MANY = {
     "sound": "sounds",
     "video": "videos",
 }
-"""Kinds of losses, and their plurals."""
+"""Plurals of the kinds of losses."""
 
 
 def check_container(data: bytes, old: str) -> None:
-    """Raise ExtractionError for an old binary document (`old` is its name), and for a locked one."""
+    """Raise ExtractionError for a locked document, or for an old binary one (`old` describes it)."""
     if is_locked(data):
         raise encrypted()
     if data.startswith(OLE):
@@ -80,14 +78,14 @@ def check_container(data: bytes, old: str) -> None:
 
 
 def is_locked(data: bytes) -> bool:
-    """True if the file is a document of Microsoft Office that needs a password."""
+    """Return True if the file is a Microsoft Office document that needs a password."""
     return data.startswith(OLE) and "EncryptedPackage".encode("utf-16-le") in data
 
 
 def unlocked(data: bytes, *passwords: str) -> bytes:
-    """Return the content of a locked document, if a program's own password opens it. Raises ExtractionError."""
+    """Return a locked document decrypted with one of `passwords`. Raises ExtractionError if none fits."""
     with suppress(ImportError):
-        library = importlib.import_module("msoffcrypto")  # of the extra `office`
+        library = importlib.import_module("msoffcrypto")  # in the extra `office`
         old: Any = importlib.import_module("msoffcrypto.format.xls97")
         old.tempfile = SimpleNamespace(TemporaryFile=io.BytesIO)  # a reader's process may not write files
         for password in passwords:
@@ -108,5 +106,5 @@ def encrypted() -> ExtractionError:
 
 
 def damaged(what: str) -> ExtractionError:
-    """Return the error for a file that is damaged or has another format than its name says."""
+    """Return the error for a file that is damaged or is not of the format `what`."""
     return unreadable(f"The file is damaged, or is not a valid {what}; save it again, or exclude it.")

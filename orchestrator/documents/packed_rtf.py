@@ -1,4 +1,4 @@
-"""Outlook's compressed RTF ([MS-OXRTFCP]): references into the last 4,096 bytes and a dictionary."""
+"""Outlook's compressed RTF ([MS-OXRTFCP]), which refers to the last 4,096 bytes and a dictionary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD = struct.Struct("<II4sI")
 
 
 def unpacked(data: bytes, limit: int) -> bytes:
-    """Return the RTF, incomplete if it is cut off. Raises ExtractionError (too_large, unreadable)."""
+    """Return the RTF; a truncated text is incomplete. Raises ExtractionError (too_large, unreadable)."""
     if len(data) < _HEAD.size:
         raise unreadable("The text of the mail is damaged; save it again.")
     _, size, mark, _ = _HEAD.unpack_from(data)
@@ -31,7 +31,7 @@ def unpacked(data: bytes, limit: int) -> bytes:
 
 
 def _expanded(data: bytes, size: int) -> bytes:
-    # The window is the dictionary followed by the text, so a place in it is found by its distance from the end.
+    # The ring buffer holds the dictionary, then the text. A position in it is thus a distance from the text's end.
     text = bytearray(_DICTIONARY)
     at, end, whole = _HEAD.size, len(data), len(_DICTIONARY) + size
     while at < end and len(text) < whole:
@@ -46,7 +46,7 @@ def _expanded(data: bytes, size: int) -> bytes:
             reference = int.from_bytes(data[at : at + 2], "big")
             at += 2
             back = (len(text) - (reference >> 4)) % _WINDOW
-            if back == 0 or back > len(text):  # the end, or a place that was never written
+            if back == 0 or back > len(text):  # the end mark, or a position that was never written
                 return bytes(text[len(_DICTIONARY) :])
             for _ in range((reference & 15) + 2):
                 text.append(text[-back])

@@ -1,4 +1,4 @@
-"""Parquet, a few thousand rows in memory at a time."""
+"""Parquet files, with a few thousand rows in memory at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from orchestrator.documents.content import Content
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError, unreadable
 
-BATCH_BYTES = 8_000_000  # target size of a batch, by the average size of a row
+BATCH_BYTES = 8_000_000  # target size of a batch, estimated from the average row
 BATCH_ROWS = 4096
 
 
 class ParquetTable:
-    """Rows are numbered from 1. `only` names the columns to read; None reads all."""
+    """A Parquet file. Rows are numbered from 1. `only` names the columns to read; None reads all."""
 
     def __init__(self, content: Content, only: tuple[str, ...] | None = None) -> None:
         self._content = content
@@ -29,7 +29,7 @@ class ParquetTable:
     def rows(self) -> Iterator[TableRow]:
         only = self._only if self._only is None else [name for name in self._only if name in self.columns]
         with _opened(self._content) as file:
-            if only == []:  # pyarrow gives no rows without columns
+            if only == []:  # without columns, pyarrow yields no rows
                 yield from (TableRow(number, {}, 0) for number in range(1, file.metadata.num_rows + 1))
                 return
             number = 0
@@ -57,10 +57,10 @@ def _opened(content: Content) -> Iterator[Any]:
             )
         handle.seek(0)
         try:
-            # Without these two settings whole row groups are held in memory.
+            # Without the first two settings, pyarrow holds whole row groups in memory.
             file = pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit="us")
             yield file
-        except (ExtractionError, MemoryError):  # also pyarrow's own
+        except (ExtractionError, MemoryError):  # pyarrow's ArrowMemoryError is a MemoryError
             raise
         except Exception as error:
             # pyarrow raises a dozen different types on a damaged file.
@@ -78,7 +78,7 @@ def _values(batch: pa.RecordBatch) -> Iterator[dict[str, object] | Exception]:
     try:
         yield from batch.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException):
-        # A broken string or a date beyond year 9999: find the sound rows.
+        # A row has a broken string or a date beyond year 9999. Read each row by itself to find the sound ones.
         for at in range(batch.num_rows):
             try:
                 yield batch.slice(at, 1).to_pylist()[0]
@@ -87,7 +87,7 @@ def _values(batch: pa.RecordBatch) -> Iterator[dict[str, object] | Exception]:
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without nanoseconds: Python's times lack them, and pyarrow refuses to drop them implicitly."""
+    """Return the batch without nanoseconds. Python's times lack them, and pyarrow drops them only on request."""
     columns = []
     for column in batch.columns:
         kind = column.type

@@ -1,7 +1,7 @@
-"""The documents of an archive or mail; if a part crashes the reader, only that part is lost.
+"""The documents of an archive or mail. If a part crashes the reader, only that part is lost.
 
-Results of a worker that died may be lost too. So reading resumes at the last part that may be incomplete, one part
-per call, until the part that crashes the reader is found; then the rest is read in one call again.
+A dead worker's last results may be lost, too. Reading therefore resumes at the last part that may be incomplete,
+with one part per call, until the crashing part is found. Then one call reads the rest.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ Values = Iterator[list[tuple[Any, ...]]]
 Read = Callable[[int, int | None], Values]
 """Reads the parts from one index up to another, in a worker."""
 Convert = Callable[[str, str, bytes, dict[str, Any]], Iterator[Document | UnreadableDocument]]
-"""Reads a part by its key, path, bytes and fields, after LibreOffice has converted it."""
+"""Converts a part with LibreOffice and reads it, given its key, path, bytes and fields."""
 
 
 class PartByPart:
     """One file's parts. `keys` returns their keys, `told` the error for a dead worker, `convert` the documents of a
-    part that LibreOffice converts."""
+    part that needs LibreOffice.
+    """
 
     def __init__(
         self, key: str, read: Read, keys: Callable[[], Iterator[str]], told: Callable[[Tripped], ExtractionError],
@@ -38,11 +39,11 @@ class PartByPart:
         self._told = told
         self._convert = convert
         self._ignored = ignored
-        self._at = 0  # the part being read
-        self._since = 0  # how many of its values have arrived
+        self._at = 0  # index of the current part
+        self._since = 0  # values received of the current part
 
     def documents(self, values: Values, first: int = 0) -> Iterator[Document | UnreadableDocument]:
-        """Yield the parts' documents, from index `first` on; `values` are from a call for all parts."""
+        """Yield the parts' documents from index `first` on. `values` are from a call for all parts."""
         return islice(self._documents(values), first, None)
 
     def _documents(self, values: Values) -> Iterator[Document | UnreadableDocument]:
@@ -76,7 +77,7 @@ class PartByPart:
             return
 
     def _taken(self, values: Values, skip: int) -> Iterator[Document | UnreadableDocument]:
-        """Yield a worker's values, without the first `skip` values of the first part. Raises Tripped."""
+        """Yield a worker's documents, without the first `skip` values of the first part. Raises Tripped."""
         for some in values:
             for value in some:
                 if len(value) == 1:

@@ -1,6 +1,6 @@
-"""Readers of other packages: each names its ending, as an entry point of the group `orch.readers`.
+"""Readers of other packages. Each names its ending, as an entry point of the group `orch.readers`.
 
-A plug-in is imported only in worker processes, which apply the limits of all readers.
+Only worker processes import a plug-in, so that the limits of all readers apply to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.documents.encoding import clean
 
 GROUP = "orch.readers"
 Extract = Callable[[bytes, str | None, int], tuple[str, dict[str, Any]]]
-"""Takes bytes, their encoding if the user names it, and the maximum number of characters of a text."""
+"""Takes bytes, their encoding if the user sets it, and the maximum characters of the text."""
 
 
 class Plugin(NamedTuple):
@@ -27,11 +27,11 @@ class Plugin(NamedTuple):
     ending: str
     module: str
     function: str
-    root: str  # the folder to import it from, empty if it is on the path
+    root: str  # the folder to import the module from; empty if the path has it
     version: str
 
     def extractor(self) -> Extract:
-        """Return the function in the form of our own readers. Raises what its import raises."""
+        """Return the function in the form of orch's own readers. Raises the errors of importing it."""
         if self.root and self.root not in sys.path:
             sys.path.append(self.root)
         found: Any = importlib.import_module(self.module)
@@ -49,7 +49,7 @@ class Plugin(NamedTuple):
 
 @cache
 def installed() -> Mapping[str, Plugin]:
-    """Return the installed plug-ins by ending. Raises InputError if two read the same one."""
+    """Return the installed plug-ins by ending. Raises InputError if two read the same ending."""
     from importlib import metadata
 
     found: dict[str, Plugin] = {}
@@ -67,7 +67,7 @@ def installed() -> Mapping[str, Plugin]:
 
 
 def _root(module: str) -> str:
-    """Return the folder that holds a module's top package, without importing it."""
+    """Return the folder that holds a module's top package, without importing the package."""
     top = module.partition(".")[0]
     spec = importlib.util.find_spec(top)
     if spec is None or spec.origin is None:

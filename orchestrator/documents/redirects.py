@@ -1,7 +1,7 @@
-"""Redirects of web servers to other hosts: followed only if the source allows it.
+"""Redirects of web servers to other hosts, which are followed only if the source allows them.
 
-The server at an address must not decide which host this machine asks. A redirect may lead to a host of the local
-network, or to a cloud's metadata service, and the answer would go to a model.
+The server at an address must not decide which host this machine contacts. A redirect may lead to a host in the local
+network or to a cloud's metadata service, and its response would go to a model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LedElsewhere(Exception):
 
 
 def led_elsewhere(error: BaseException | None) -> LedElsewhere | None:
-    """Return the refused redirect behind a storage's error, or None."""
+    """Return the refused redirect that caused a storage's error, or None."""
     for _ in range(_MOST_CAUSES):
         if error is None or isinstance(error, LedElsewhere):
             return error
@@ -29,7 +29,7 @@ def led_elsewhere(error: BaseException | None) -> LedElsewhere | None:
 
 
 def is_elsewhere(address: str, to: str) -> bool:
-    """True if a redirect or a list leads to another host or port, or from https to http."""
+    """Return True if a redirect or list leads to another host or port, or from https to http."""
     here, there = urlsplit(address), urlsplit(to)
     if (here.scheme, here.netloc) == (there.scheme, there.netloc):
         return False
@@ -38,7 +38,7 @@ def is_elsewhere(address: str, to: str) -> bool:
 
 
 async def staying_client(**options: Any) -> Any:
-    """Return a client for fsspec's web storage that raises LedElsewhere instead of following."""
+    """Return an HTTP client for fsspec that raises LedElsewhere instead of following such redirects."""
     import aiohttp
 
     trace = aiohttp.TraceConfig()

@@ -1,4 +1,4 @@
-"""The shared interface of tables."""
+"""The interface that all tables share."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
 class TableRow(NamedTuple):
-    """A row as cut from the table; `Table.cells` parses `raw`. `problem` is set if that is impossible."""
+    """A row of a table. `Table.cells` parses `raw`, unless the row has a `problem`."""
 
     number: int  # from 1; for JSONL the line, otherwise the record after the header
     raw: Any
     size: int  # bytes
     problem: ExtractionError | None = None
-    label: str = ""  # the row's name in place of its number
-    has_id: bool = False  # the id names the row, since its number changes as rows come and go
+    label: str = ""  # replaces the number in keys, if set
+    has_id: bool = False  # messages then omit the number, which changes as rows come and go
 
     @property
     def name(self) -> str:
-        """The name of the row in messages."""
+        """The row's name in messages."""
         return "The row" if self.has_id else f"Row {self.number}"
 
 
@@ -29,10 +29,10 @@ class Table(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns; None if every row has its own."""
+        """Names of the columns; None if each row has its own."""
 
     def rows(self) -> Iterator[TableRow]:
-        """Yield the rows in order; blank lines are left out, but count in the numbers of JSONL."""
+        """Yield the rows in order, without blank lines; JSONL counts blank lines in the numbers."""
 
     def cells(self, row: TableRow) -> Mapping[str, object]:
         """Map columns to values. Raises ExtractionError (bad_row, encoding)."""

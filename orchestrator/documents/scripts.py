@@ -1,4 +1,4 @@
-"""Superscripts and subscripts in plain text, so that 1,200³ is not read as 1,2003."""
+"""Superscripts and subscripts in plain text. Without them, 1,200³ would be read as 1,2003."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _LOWERED = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉�
 
 
 def raised(text: str) -> str:
-    """Return a superscript with a digit in Unicode's characters, or after `^`; letters alone stay, as in 4th."""
+    """Return a superscript in Unicode characters, or after `^`. Without a digit the text stays, as in 4th."""
     return _marked(text, _RAISED, "^")
 
 
 def lowered(text: str) -> str:
-    """Return a subscript with a digit in Unicode's characters, or after `_`; letters alone stay."""
+    """Return a subscript in Unicode characters, or after `_`. Without a digit the text stays."""
     return _marked(text, _LOWERED, "_")
 
 
 def script_of(position: str) -> Callable[[str], str] | None:
-    """Return the effect of a position in OpenDocument: `super 58%`, `sub 58%`, or a shift up or down in percent."""
+    """Return the effect of OpenDocument's `text-position`: `super 58%`, `sub 58%`, or a shift in percent."""
     word = position.split(" ")[0]
     if word == "super" or (word.endswith("%") and not word.startswith(("-", "0"))):
         return raised
@@ -28,7 +28,7 @@ def script_of(position: str) -> Callable[[str], str] | None:
 
 def _marked(text: str, characters: dict[int, int], mark: str) -> str:
     inner = text.strip()
-    if "[" in inner or not any(character.isdecimal() for character in inner):  # the mark of a note stays unchanged
+    if "[" in inner or not any(character.isdecimal() for character in inner):  # "[": a note's mark stays as it is
         return text
     if all(ord(character) in characters for character in inner):
         return text.translate(characters)

@@ -1,6 +1,6 @@
-"""The content of a signature: the signed bytes, in S/MIME and other CMS files (RFC 5652).
+"""The signed content of S/MIME and other CMS files (RFC 5652).
 
-Signatures are not checked: a document is read whoever made it.
+Signatures are not checked: a document is read whoever signed it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LINES = re.compile(rb"-----[A-Z0-9 ]+-----|\s+")
 
 
 class _Element(NamedTuple):
-    """One BER value: its tag, start and end of its content; `after` is where the next value begins."""
+    """A BER value: its tag, and where its content begins and ends. `after` is the start of the next value."""
 
     tag: int
     begin: int
@@ -35,7 +35,7 @@ class _Element(NamedTuple):
 
 
 def content(data: bytes) -> bytes:
-    """Return the signed bytes. Raises ExtractionError: encrypted, or unreadable (also for a signature alone)."""
+    """Return the signed bytes. Raises ExtractionError: encrypted, or unreadable (also for a detached signature)."""
     if data[:1] != bytes([_SEQUENCE]):
         try:
             data = base64.b64decode(_LINES.sub(b"", data), validate=True)
@@ -63,7 +63,7 @@ def _content(data: bytes) -> bytes:
 
 
 def _pair(data: bytes, sequence: _Element) -> tuple[bytes, _Element]:
-    """Return the object identifier at the start of a sequence, and the explicit content after it."""
+    """Return a sequence's object identifier and the explicitly tagged content after it."""
     first, second = list(_children(data, sequence))[:2]
     return data[first.begin : first.end], second
 
@@ -87,7 +87,7 @@ def _children(data: bytes, element: _Element) -> Iterator[_Element]:
 
 
 def _element(data: bytes, at: int, depth: int = 0) -> _Element:
-    """Parse an element. Raises IndexError if the data ends before it does."""
+    """Parse an element. Raises IndexError if the data is truncated."""
     tag, size, begin = data[at], data[at + 1], at + 2
     if size == 0x80:
         return _open_element(data, tag, begin, depth)
@@ -101,7 +101,7 @@ def _element(data: bytes, at: int, depth: int = 0) -> _Element:
 
 
 def _open_element(data: bytes, tag: int, begin: int, depth: int) -> _Element:
-    """Parse an element without a length: it ends with two zeros after its last part."""
+    """Parse an element of indefinite length, which ends with two zero bytes after its last child."""
     if depth > _MAX_DEPTH:
         raise _damaged()
     at = begin
@@ -111,7 +111,7 @@ def _open_element(data: bytes, tag: int, begin: int, depth: int) -> _Element:
 
 
 def encrypted() -> ExtractionError:
-    """Return the error for a mail whose text only its recipient can read."""
+    """Return the error for a mail that only its recipient can decrypt."""
     return ExtractionError(
         DocumentProblem.ENCRYPTED, "The mail is encrypted; save an unencrypted copy, or exclude the file."
     )

@@ -1,4 +1,4 @@
-"""winmail.dat: Outlook's form of a mail for other Outlooks (TNEF, [MS-OXTNEF])."""
+"""winmail.dat (TNEF, [MS-OXTNEF]): a mail in the form that Outlook sends to other Outlooks."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _NAMED = 0x8000
 _MESSAGE_OBJECT = bytes.fromhex("0703020000000000c000000000000046")
 MAX_TEXT = 100_000_000
 _OLD_NAMES = {_SUBJECT: 0x37, _BODY: 0x1000, _TITLE: 0x3704}
-"""Attributes older than properties, and the equivalent properties."""
+"""Attributes that predate properties, and their equivalent properties."""
 Values = dict[tuple[int, int], Callable[[], bytes]]
 
 
 def outlook_text(data: bytes) -> str:
-    """Return the text of the mail. Raises ExtractionError."""
+    """Return the mail's text. Raises ExtractionError."""
     return body(outlook_mail(data).properties, MAX_TEXT)
 
 
 def outlook_mail(data: bytes) -> MapiMail:
-    """Return the mail. Raises ExtractionError."""
+    """Return the mail in a winmail.dat. Raises ExtractionError."""
     try:
         return _read(data)
     except (struct.error, IndexError, KeyError) as error:
@@ -79,7 +79,7 @@ def _attachment(properties: MapiProperties, values: Values) -> Attachment:
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield attributes by number. Raises IndexError if the data ends inside one; ignores a final line end."""
+    """Yield attributes by number. A trailing line end is ignored. Raises IndexError for truncated data."""
     at = _HEAD
     while at + 9 <= len(data):
         _, ident, _, size = struct.unpack_from("<BHHI", data, at)

@@ -1,4 +1,4 @@
-"""Stamps of files by the system's information, so that unchanged files need not be read."""
+"""Stamps of files from the system's metadata, so that unchanged files need not be read."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
 
 RACY_NS = 2_000_000_000
-"""A file that changed within this time before its check may change again without a new time: some file systems count
-in steps of two seconds. Git calls such a file racily clean."""
+"""A file that changed this recently may change again without a new time: some file systems count in steps of two
+seconds. Git calls such a file racily clean.
+"""
 _PARTS = 5
-"""Number of parts of a local file's stamp."""
+"""Parts of a local file's stamp."""
 
 
 def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts: bool) -> str:
-    """Return a digest of how a source reads a kind of file: read differently, the same bytes may give another text.
+    """Return a digest of the settings and readers for a kind of file, because they can change the text of the same
+    bytes.
 
-    `converts` is that of `versions.reading_of`.
+    `converts` is as in `versions.reading_of`.
     """
     way: tuple[object, ...] = (
         *reading_of(kind, plugin, installed(), converts=converts),
@@ -38,14 +40,14 @@ def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts
 
 
 def is_same_file(stamp: str | None, other: str | None) -> bool:
-    """True if two stamps are of the same bytes, even if the bytes were read differently."""
+    """Return True if two stamps are of the same bytes, even if those were read differently."""
     return None not in (stamp, other) and str(stamp).rpartition(".")[0] == str(other).rpartition(".")[0]
 
 
 def is_unchanged(stamp: str | None, size: int | None, at: datetime) -> bool:
-    """True if a local file with this stamp had these bytes already when it was found with this size, None if unknown.
+    """Return True if a local file with this stamp had the same bytes when it was found at time `at` with this size.
 
-    Files that end their reader have no size.
+    `size` is None if unknown, as for files that crash their reader.
     """
     found = [] if stamp is None else stamp.split(".")
     if len(found) != _PARTS or (size is not None and found[0] != str(size)):
@@ -54,15 +56,15 @@ def is_unchanged(stamp: str | None, size: int | None, at: datetime) -> bool:
 
 
 def stamp(path: str, way: str, now_ns: int) -> str | None:
-    """Return a stamp from a file's size, times, number and way of reading; take it before reading the file.
+    """Return a stamp of a file's size, times, inode and way of reading. Take the stamp before reading the file.
 
-    None if the file changed less than RACY_NS before `now_ns`, the system's time, or in the future, or is gone.
+    None if the file is gone, or changed less than RACY_NS before `now_ns`, the system's time, or in the future.
     """
     try:
         found = os.stat(path)
     except OSError:
         return None
-    # The time of the last change of any kind cannot be set, so an edit that restores the old mtime is detected too.
+    # Programs cannot set ctime, so an edit that restores the old mtime is detected, too.
     if max(found.st_mtime_ns, found.st_ctime_ns) > now_ns - RACY_NS:
         return None
     return f"{found.st_size}.{found.st_mtime_ns}.{found.st_ctime_ns}.{found.st_ino}.{way}"

@@ -1,4 +1,4 @@
-"""Limits on a file's unpacked size, over all its parts and rows, relative to its own bytes."""
+"""Limits on a file's unpacked size, including all parts and rows, relative to its own bytes."""
 
 from __future__ import annotations
 
@@ -9,45 +9,44 @@ from typing import Self
 from orchestrator.documents.types import ExtractionError, beyond_limit
 
 LEAST_UNPACKED = 200_000_000
-"""Bytes that any file may unpack to, unless `max_unpacked` says otherwise."""
+"""Bytes that any file may unpack to, unless `max_unpacked` is set."""
 MAX_RATIO = 200
-"""Ratio of a file's unpacked bytes to its own bytes. Ordinary text compresses 3 to 10 times."""
+"""Maximum ratio of a file's unpacked to its own bytes. Ordinary text compresses 3 to 10 times."""
 MAX_PARTS = 200_000
 MAX_PACKED_PARTS = 20_000_000_000
-"""Bytes of the parts of one archive as stored in it; archives in archives count too."""
+"""Maximum bytes of one archive's parts before their own unpacking. Nested archives count, too."""
 ROW_BYTES = 100
-"""Size added to each row's text: even an empty row becomes a request."""
+"""Bytes added per row, because even an empty row becomes a request."""
 
 
 class UnpackLimit:
-    """Counts the bytes of one file's parts, and of the documents made from parts and rows."""
+    """Counts the bytes of one file's parts, and of the documents made from its parts and rows."""
 
     def __init__(self, size: int, least: int = LEAST_UNPACKED) -> None:
-        """`size` is the file's size in bytes."""
+        """`size` is the file's size in bytes. Up to `least` bytes are always allowed."""
         self._most = max(least, MAX_RATIO * size)
         self._most_of_parts = max(least, min(self._most, MAX_PACKED_PARTS))
         self._parts = self._bytes_of_parts = self._bytes = 0
 
     @classmethod
     def of_file(cls, path: str, least: int) -> Self:
-        """Return the limit of the file at `path`; other code reports a file that cannot be opened."""
+        """Return the limit of the file at `path`. If the file cannot be opened, other code reports it."""
         with suppress(OSError):
             return cls(os.stat(path).st_size, least)
         return cls(0, least)
 
     def count_part(self) -> None:
-        """Count a part. Raises ExtractionError."""
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise beyond_limit(f"There are more than {MAX_PARTS:,} files in it; split it, or exclude it.")
         self.check()
 
     def add_part(self, size: int) -> None:
-        """Count the unpacked bytes of a part; if they are too many, the next part is refused."""
+        """Count the unpacked bytes of a part. If they exceed the limit, the next part is refused."""
         self._bytes_of_parts += size
 
     def add(self, size: int) -> None:
-        """Count a document of this many bytes. Raises ExtractionError."""
+        """Count a document's bytes. Raises ExtractionError."""
         self._bytes += size
         self.check()
 

@@ -1,4 +1,4 @@
-"""Versions of the readers: files read by an older version are read again, and asked again if their text changed."""
+"""Versions of the readers. Files read by an older version are read again, and sent again if their text changed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from orchestrator.documents.kinds import CONTAINERS, CONVERTED, PLUGIN
 from orchestrator.documents.plugins import Plugin
 
 FIRST = 2
-"""The version of every reader before each reader had its own."""
-# Raise a kind's number whenever its reader may give another text for the same bytes, or can read more files.
-# tests/unit/test_documents_golden.py fails without the new number.
+"""Version of every reader before each had its own."""
+# Increase a kind's number whenever its reader may give another text for the same bytes, or can read more files.
+# Otherwise tests/unit/test_documents_golden.py fails.
 READERS: Mapping[str, int] = {
     "converted": 7,
     "csv": 5,
@@ -36,16 +36,15 @@ READERS: Mapping[str, int] = {
 
 
 def version_of(kind: str) -> int:
-    """Return the version of the reader of a kind of file."""
     return READERS.get(kind, FIRST)
 
 
 def reading_of(
     kind: str, plugin: Plugin | None, plugins: Mapping[str, Plugin], *, converts: bool
 ) -> tuple[object, ...]:
-    """Return the versions of the readers that a file's text depends on; a container may hold any kind.
+    """Return the versions of the readers that a file's text depends on. A container may hold any kind.
 
-    `converts`: LibreOffice reads the files that only it can read.
+    `converts`: LibreOffice reads the formats that orch cannot read.
     """
     by_office = (CONVERTED,) if converts else ()
     if kind in CONTAINERS.values():

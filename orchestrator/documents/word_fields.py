@@ -1,19 +1,19 @@
-"""Choices in the old form fields of a Word document: ticks and list entries, which no text repeats."""
+"""Legacy form fields of a Word document. Their ticks and chosen entries are not in the document's text."""
 
 from __future__ import annotations
 
 SYMBOLS = dict.fromkeys(("F052", "F0FC", "F0FE", "F054"), "☒") | dict.fromkeys(("F06F", "F0A8", "F071"), "☐")
-"""Boxes and ticks of the fonts Wingdings."""
+"""Boxes and ticks in the Wingdings fonts, by character code."""
 _OFF = ("0", "false", "off")
 
 
 def is_on(value: str) -> bool:
-    """True unless a property's value switches it off; a property without a value is on."""
+    """Return True unless a property's value switches it off; a property without a value is on."""
     return value not in _OFF
 
 
 class FormField:
-    """A form field, built from its elements one by one."""
+    """A form field, collected from its XML elements."""
 
     def __init__(self) -> None:
         self._kind = ""
@@ -21,7 +21,6 @@ class FormField:
         self._entries: list[str] = []
 
     def take(self, name: str, value: str) -> None:
-        """Add an element of the field."""
         match name:
             case "checkBox" | "ddList":
                 self._kind = name
@@ -33,7 +32,7 @@ class FormField:
                 self._entries.append(value)
 
     def text(self) -> str:
-        """Return the text that the page shows for the field; empty if the document repeats it after the field."""
+        """Return the text that the page shows; empty if the document repeats it after the field."""
         chosen = self._chosen or self._default or "0"
         if self._kind == "checkBox":
             return "☒" if is_on(chosen) else "☐"
