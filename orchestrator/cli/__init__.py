@@ -1,4 +1,4 @@
-"""The `orch` command: parses arguments, makes a core call, draws the result. Commands are imported on use.
+"""The `orch` command: parses arguments, makes one core call, shows the result. Commands are imported on use.
 
 Exit codes: 0 done, 1 failed rows or a failed job, 2 usage or bad input, 3 refused, 4 backend, network or storage.
 """
@@ -19,8 +19,8 @@ from orchestrator.core import permissions
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.version import __version__
 
-# Imports create 100,000 objects that live to the end. Garbage collection among them takes a tenth of a quick
-# command's time. `root` turns it on again before a command does its work.
+# Imports create 100,000 permanent objects. Collecting garbage among them takes a tenth of a quick command's time.
+# `root` enables collection again before a command does its work.
 collector.disable()
 
 COMMANDS = {
@@ -66,7 +66,7 @@ OTHERWISE = {"help": "help_page", "show": "show_row", "init": "init_folder", "tr
 
 
 class _Lazy(click.Group):
-    """A group that knows its commands by name and help, and imports a command when it is called."""
+    """A group that knows its commands' names and help, and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -86,7 +86,7 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Caught here: click would exit with 1 for the first and print an empty line for the second.
+        # For BrokenPipeError click would exit with 1, and for KeyboardInterrupt print an empty line.
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -114,17 +114,17 @@ def root(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     if not collector.isenabled():  # once per process
-        collector.freeze()  # leaves out the objects made so far
+        collector.freeze()  # exempts all objects made so far
         collector.enable()
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit with its code. Files it writes are private, unless the user asks otherwise."""
+    """Run the command line and exit with its code. Files that it writes are private, except on request."""
     permissions.keep_private()
-    make_output_safe()  # not undone: a traceback is printed last
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looked for in all installed packages
+    make_output_safe()  # never undone, because a traceback may be printed last
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search covers all installed packages
     code = run(argv)
-    collector.freeze()  # spares the final garbage collection, a tenth of a small run's time
+    collector.freeze()  # skips the final garbage collection, a tenth of a small run's time
     sys.exit(code)
 
 

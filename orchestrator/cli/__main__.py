@@ -7,7 +7,7 @@ from orchestrator.cli import failed_commands, main
 
 
 def run_as_module() -> None:
-    """Run the command line, and exit with its code, even after a signal."""
+    """Run the command line and exit with its code, even after a signal."""
     try:
         main()
     except SystemExit as ended:

@@ -1,4 +1,4 @@
-"""`orch acknowledge`: known failures that need not be reported night after night."""
+"""`orch acknowledge`: known failures that need not be reported every night."""
 
 from __future__ import annotations
 

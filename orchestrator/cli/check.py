@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 12
 MOST_PROBLEMS = 20
 DEFAULT_MODEL = "default"
-"""Model name that our server resolves to the model that its upstream serves."""
+"""Model name that orch's server resolves to its upstream's model."""
 
 
 @click.command()
@@ -122,7 +122,7 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
 
 @contextmanager
 def _known(config: settings.Config) -> Iterator[Store | None]:
-    """Open the store, or yield None if there is no home or database: `validate` creates neither."""
+    """Yield the store, or None if there is no home or database: `validate` must not create them."""
     from orchestrator.store import Store
 
     place = config.place
@@ -160,7 +160,7 @@ def _examine() -> Iterator[Found]:
         return
     yield "config", True, str(config.path or "no orch.toml; using the defaults"), 0
     yield from _examine_home(config)
-    say_keys(config)  # before the checks below send keys
+    say_keys(config)  # must come before the checks that send keys
     if config.telemetry is not None:
         yield from _examine_telemetry(config.telemetry, config.home)
     yield from _examine_reports(config)
@@ -198,7 +198,7 @@ def _examine() -> Iterator[Found]:
 
 
 def _removed(config: settings.Config) -> dict[str, list[Shard]]:
-    """Return the home's batches at backends that orch.toml no longer has; none if the home cannot be read."""
+    """Return the home's batches at backends missing from orch.toml; none if the home is unreadable."""
     with suppress(OrchError), _known(config) as store:
         if store is not None:
             return of_home(store, Home(config.home).identity(), config.backends)
@@ -206,7 +206,7 @@ def _removed(config: settings.Config) -> dict[str, list[Shard]]:
 
 
 def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
-    """Check that the telemetry receiver takes spans, with a valid request that has none."""
+    """Check the telemetry receiver with a valid request without spans."""
     what = f"telemetry {telemetry.endpoint}"
     try:
         require_otel()
@@ -222,7 +222,7 @@ def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
 
 
 def _examine_reports(config: settings.Config) -> Iterator[Found]:
-    """Check the channels of reports and alerts, and send nothing to people."""
+    """Check the channels of reports and alerts without sending anything to people."""
     from orchestrator.daemon.channels import channels
 
     for channel in channels(config):
@@ -235,7 +235,7 @@ def _examine_reports(config: settings.Config) -> Iterator[Found]:
 
 
 def _models(config: settings.Config, backend: str, jobs: Mapping[str, Job]) -> dict[str, str]:
-    """Return the models at a backend, each with what names it: orch.toml, a job that may go there, or a schedule."""
+    """Return the models of a backend, each with its origin: orch.toml, a job that may run there, or a schedule."""
     found = dict.fromkeys(named_models(config, backend), "in orch.toml")
     for what, job in jobs.items():
         if backend not in objections(config, job):
@@ -249,9 +249,9 @@ def _examine_models(config: settings.Config) -> Iterator[Found]:
 
 
 def _examine_jobs(config: settings.Config, waiting: Collection[JobId]) -> tuple[dict[str, Job], list[Found]]:
-    """Return the home's open jobs and the next jobs of its schedules, and a report of each that cannot run.
+    """Return the home's open jobs and the next jobs of its schedules, and a finding for each that cannot run.
 
-    Jobs that are `waiting` for a removed backend have no report of their own.
+    Jobs `waiting` for a removed backend get no finding of their own.
     """
     home, unfit = Home(config.home), list[Found]()
     with _known(config) as store:
@@ -330,14 +330,14 @@ def _examine_hosted(
 
 
 def _examine_dialects(name: str, backend: Backend, models: Mapping[str, str]) -> Iterator[Found]:
-    """Report the fields that models spell differently from tasks."""
+    """Report fields whose spelling at a model differs from the job file's."""
     for model in models:
         if (said := describe(recipient_of(backend), model)) is not None:
             yield f"{name}: requests to {model}", True, said, 0
 
 
 def _examine_prices(name: str, prices: Prices, models: Mapping[str, str]) -> Iterator[Found]:
-    """Report the price of each model. Without a model, report a backend that could price none."""
+    """Report the price of each model. Without models, report a backend that can price none."""
     if not models and isinstance(prices, ByToken) and prices.provider is None and not prices.overrides:
         yield f"{name}: prices", False, 'not a provider in the price table: name it (provider = "openai")', 2
     for model in models:
@@ -352,7 +352,7 @@ def _examine_prices(name: str, prices: Prices, models: Mapping[str, str]) -> Ite
 
 
 def _price_of_vectors(prices: Prices, model: str) -> str | None:
-    """Return the price of a model without output price, or None if the model has no price at all."""
+    """Return the price of a model that has only an input price; None if the model has no price at all."""
     try:
         return f"{prices.known(model, EMBEDDINGS)}; for embeddings: no output price is known"
     except UsageError:
@@ -420,7 +420,7 @@ def _examine_local(name: str, backend: LocalBackend, models: Mapping[str, str]) 
 
 
 def _examine_served(name: str, served: list[str], models: Mapping[str, str]) -> Iterator[Found]:
-    """Check that the upstreams' lists have these models. Without a list, check nothing."""
+    """Check that the upstreams list these models. Without a list, check nothing."""
     for model, named in models.items() if served else ():
         is_there = model in served or model == DEFAULT_MODEL
         found = "is there" if is_there else f"is not there{near_words(model, served)}; named {named}"

@@ -1,6 +1,6 @@
 """Console output: results on stdout, live views on stderr. The only module that imports rich.
 
-Texts are lines of `layout`, made for the width of their stream.
+Texts are lines of `text_tables`, made for the width of their stream.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 View = Callable[[int | None], Sequence[Line]]
-"""Returns the lines of a view for a number of columns; None: unlimited."""
+"""Returns the lines of a view for a width in columns; None means unlimited."""
 
 
 class OutputStream:
@@ -42,12 +42,10 @@ class OutputStream:
 
 
 def out() -> OutputStream:
-    """Return stdout, for results."""
     return OutputStream(sys.stdout)
 
 
 def err() -> OutputStream:
-    """Return stderr, for messages."""
     return OutputStream(sys.stderr)
 
 
@@ -60,14 +58,14 @@ def _console(stream: TextIO) -> Console:
     from rich.segment import Segment
 
     class Safe(Console):
-        """Writes past the safe stream, since styles and cursor moves are escape sequences; cleans texts itself."""
+        """Bypasses the safe stream, which would escape styles and cursor moves, and cleans texts itself."""
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would exit with 1, but a reader that has enough is not a failure
+            raise BrokenPipeError  # rich would exit with 1, but a reader may stop early
 
     return Safe(file=under(stream), highlight=False, markup=False, emoji=False)
 
@@ -77,7 +75,7 @@ def _drawn(lines: Iterable[Line]) -> Group:
     from rich.text import Text
 
     def drawn(line: Line) -> Text:
-        # rich's Text would drop some control characters; here they must be visible.
+        # rich's Text would drop some control characters, which must stay visible.
         spans = ((escape_controls(span.text), span.style) for span in line)
         return Text.assemble(*spans, no_wrap=True, overflow="ignore")
 
@@ -96,11 +94,10 @@ class Screen:
 
     @property
     def is_on(self) -> bool:
-        """True between start and stop."""
         return self._live is not None
 
     def start(self) -> None:
-        """Start drawing; what is printed meanwhile appears above the view."""
+        """Start drawing. Later prints appear above the view."""
         from rich.live import Live
 
         self._console = _console(self._stream)
@@ -110,7 +107,7 @@ class Screen:
         self._safe.__enter__()
 
     def draw(self, view: View) -> None:
-        """Draw the view in its current state, cut to the height of the terminal."""
+        """Draw the view, cut to the height of the terminal."""
         if self._live is not None and self._console is not None:
             height = max(3, self._console.size.height - 1)
             lines = list(view(width_of(self._stream)))
@@ -119,7 +116,6 @@ class Screen:
             self._live.update(_drawn(lines), refresh=True)
 
     def print(self, lines: Iterable[Line]) -> None:
-        """Print lines that stay above the view."""
         if self._console is not None:
             self._console.print(_drawn(lines), crop=False)
 
@@ -133,7 +129,7 @@ class Screen:
 
 @contextmanager
 def watching() -> Iterator[Callable[[View], None]]:
-    """Yield a function that redraws a view on stdout; without a terminal, only the last view is printed."""
+    """Yield a function that redraws a view on stdout. Without a terminal, only the last view is printed."""
     screen, last = Screen(sys.stdout, transient=False), list[View]()
 
     def draw(view: View) -> None:

@@ -15,7 +15,7 @@ from orchestrator.bench.report import (
 from orchestrator.reports.text_tables import Cell, Column, Line, StyledText, sentence, table
 
 PLOT = 40
-"""Columns of the longest bar."""
+"""Width of the longest bar in columns."""
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -37,7 +37,7 @@ def bench_lines(report: BenchReport, width: int | None) -> list[Line]:
 
 
 def plot_lines(report: BenchReport, width: int | None) -> list[Line]:
-    """Plot throughput by concurrency, a bar for each."""
+    """Plot throughput by concurrency, one bar each."""
     bars = plot_cells(report.measured.sweep)
     name = max((len(one) for one, _, _ in bars), default=0)
     figure = max((len(words) for _, _, words in bars), default=0)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.store.quality import Quality
 
 EVENTS = 12
-"""Number of newest events shown; decisive events are always shown."""
+"""Newest events to show; decisive events are always shown."""
 DECISIVE = frozenset(
     {
         EventKind.CANCEL,
@@ -46,7 +46,6 @@ DECISIVE = frozenset(
 
 
 def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
-    """Return a table with a line per job."""
     columns = (
         Column("job"),
         Column("state"),
@@ -94,7 +93,7 @@ def _state(line: JobLine, note: str = "") -> StyledText:
 
 
 def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVENTS) -> list[Line]:
-    """Show one job: counts, shards, reasons and the newest `events`; None: all events."""
+    """Show a job's counts, shards, failures and the newest `events`; None shows all events."""
     line = detail.line
     lines = _head(detail, width)
     if detail.problem:
@@ -115,7 +114,7 @@ def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVE
 
 
 def _with_advice(reason: FailureReason) -> str:
-    """Return a reason with one of its documents. A code of ours with a provider's message also gets advice."""
+    """Return a reason with one of its documents. A provider's message under orch's own code also gets advice."""
     from orchestrator.policy.advice import advice_for
     from orchestrator.policy.row_errors import RULES
 
@@ -230,7 +229,7 @@ def _events(detail: JobDetail, most: int | None, width: int | None) -> list[Line
 
 
 def chosen(events: Sequence[Event], most: int) -> list[Event]:
-    """Return the newest events and all decisive earlier ones: cancellations, and routes after a reroute."""
+    """Return the newest events, all decisive earlier ones, and the routes after a reroute."""
     rerouted = next((place for place, event in enumerate(events) if event.kind == EventKind.RESCUED), len(events))
     return [
         event

@@ -35,22 +35,19 @@ class LiveProgress:
         self._begun: dict[str, float] = {}
 
     def start(self) -> None:
-        """Start drawing."""
         if not self._quiet and sys.stderr.isatty():
             self._screen.start()
 
     def stop(self) -> None:
-        """Stop drawing and restore the terminal."""
         self._screen.stop()
 
     def say(self, text: str) -> None:
-        """Print a lasting message, and clear the view until the next draw."""
+        """Print a permanent message, and clear the view until the next draw."""
         self.show(lambda width: [text_line(part) for part in paragraph(text, width).split("\n")])
 
     warn = say
 
     def show(self, view: View) -> None:
-        """Print lasting lines."""
         if self._screen.is_on:
             self._screen.draw(lambda width: ())
             self._screen.print(view(width_of(sys.stderr)))
@@ -58,7 +55,7 @@ class LiveProgress:
             err().print(view(err().width))
 
     def reading(self, documents: int, requests: int, expected: int | None = None) -> None:
-        """Show the progress of reading documents; `expected` is their number, None while unknown."""
+        """Show the progress of reading documents. `expected` is their total, None while unknown."""
         if not self.is_due():
             return
         rate = self._rate("documents", documents)
@@ -71,14 +68,14 @@ class LiveProgress:
         self._draw(_plain(told), told)
 
     def elapsed(self, what: str, seconds: float) -> None:
-        """Show how long work of unknown length has taken."""
+        """Show the seconds that work of unknown length has taken."""
         if self.is_due():
             told = f"{what}: {duration(seconds)}"
             self._draw(_plain(told), told)
 
     def counted(self, what: str, done: int, total: int, unit: str) -> None:
-        """Show the progress of work of known size; `unit` names the counted things (`rows`, `MB`)."""
-        # Without a terminal, only work that takes long is shown.
+        """Show the progress of work of known size. `unit` names the counted things (`rows`, `MB`)."""
+        # Without a terminal, show only work that takes long.
         began = self._begun.setdefault(what, self._clock())
         if not self.is_due() or (not self._screen.is_on and self._clock() - began < PLAIN_SECONDS):
             return
@@ -88,17 +85,17 @@ class LiveProgress:
         self._draw(_plain(told), told)
 
     def job(self, detail: JobDetail, rate: float) -> None:
-        """Show the progress of a job; `rate` is the recent rate in rows per second."""
+        """Show the progress of a job. `rate` is the recent rate in rows per second."""
         eta = eta_words(detail, rate)
         self._draw(lambda width: job_view(detail, rate, eta, width or 80), progress_words(detail, rate))
 
     def note(self, text: str) -> None:
-        """Print a lasting message of running work, unless `quiet`."""
+        """Print a permanent message of running work, unless `quiet`."""
         if not self._quiet:
             self.say(text)
 
     def step(self, text: str) -> None:
-        """Show the current step, on a terminal only, until the next one."""
+        """Show the current step until the next one, on a terminal only."""
         if self._screen.is_on:
             self._screen.draw(_plain(text))
 
@@ -106,10 +103,11 @@ class LiveProgress:
         return self._rates.setdefault(what, RateWindow()).add(self._clock(), done)
 
     def is_due(self) -> bool:
-        """True if a draw would show something now.
+        """Return True if a draw would show something now.
 
-        Callers check this first: progress may come many thousand times a second, and a draw may count all rows of a
-        job."""
+        Callers check this first, because progress may arrive many thousand times a second, and a draw may count all
+        rows of a job.
+        """
         now = self._clock()
         if self._screen.is_on:
             return now - self._drawn_at >= DRAW_SECONDS
@@ -131,7 +129,6 @@ def _plain(text: str) -> View:
 
 
 def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]:
-    """Show a running job: name, state, bar, figures, failures and the reason for waiting."""
     line = detail.line
     count = f"{line.done:,}/{line.counts.total:,}"
     lines: list[Line] = []
@@ -168,7 +165,7 @@ def _bar(done: int, total: int, width: int) -> Sequence[StyledText]:
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[LiveProgress]:
-    """Show progress for the length of a block."""
+    """Show progress during a block."""
     view = LiveProgress(quiet=quiet)
     view.start()
     try:

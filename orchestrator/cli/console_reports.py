@@ -28,7 +28,7 @@ FIGURES = ("documents", "answers", "rows", "paid", "wasted", "batches", "later t
 
 
 def cost_lines(report: CostReport, width: int | None) -> list[Line]:
-    """Show a cost report, with the columns left out named below it."""
+    """Show a cost report. The names of omitted columns follow below."""
     if not report.lines:
         told = "; ".join([f"Nothing was paid for{' yet' if report.running else ''}", *running_words(report.running)])
         return [*sentence(cost_title(report), width, "bold"), (), *sentence(f"{told}.", width)]
@@ -44,7 +44,7 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
     first, last = min(line.first_at for line in lines), max(line.last_at for line in lines)
     title = f"Forecasts made from {moment_words(first)} to {moment_words(last)}"
     name, *others = CALIBRATION_COLUMNS
-    ranks = {"open": 2, "trust": 1}  # the verdicts below say more
+    ranks = {"open": 2, "trust": 1}  # omitted first, because the verdicts below say more
     columns = [Column(name), *(Column(other, right=True, rank=ranks.get(other, 0)) for other in others)]
     verdicts = [f"{calibration_name(line)}: {line.verdict}" for line in lines if line.trusted is not None]
     if few := [calibration_name(line) for line in lines if line.trusted is None]:
@@ -61,7 +61,7 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
 
 
 def backend_lines(backends: Sequence[Mapping[str, Any]], width: int | None) -> list[Line]:
-    """Show the backends, a line each; `--json` has more."""
+    """Show a line per backend; `--json` has more."""
     columns = [Column("backend"), Column("state"), *(Column(name, right=True) for name in _BACKEND_FIGURES)]
     lines = list(table(columns, [_backend_cells(one) for one in backends], width))
     refused = [(one["backend"], field) for one in backends for field in one["refused_fields"]]
@@ -91,7 +91,6 @@ def _backend_cells(one: Mapping[str, Any]) -> list[Cell]:
 
 
 def night_lines(report: NightReport, width: int | None) -> list[Line]:
-    """Show the report of a night."""
     lines = [*sentence(title_of(report), width, "bold"), *sentence(f"{headline(report)}.", width)]
     if report.needs:
         lines += [(), *sentence("Needs attention", width, "bold red")]
@@ -134,7 +133,7 @@ def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:
         for sign, kind in (("+", found.added), ("-", found.removed))
         for one in kind.first
     ]
-    # On a narrow terminal, the last column stands below its row, where no header names that column.
+    # The arrow marks the new value, because a narrow terminal moves the last column below its row, without a header.
     rows += [("~", *cells[:-1], f"→ {cells[-1]}") for change in found.first for cells in change_cells(change)]
     if rows:
         prose = [Column(name, prose=True) for name in ("field", "before", "after")]

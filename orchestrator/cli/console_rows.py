@@ -21,7 +21,7 @@ _ROW_STYLE = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "exp
 
 
 def exchange_lines(found: Iterable[Exchange], width: int | None) -> list[Line]:
-    """Show requests and their answers, one below the other."""
+    """Show requests with their answers, one after the other."""
     lines: list[Line] = []
     for exchange in found:
         lines += [*([()] if lines else []), *_exchange(exchange, width)]
@@ -80,7 +80,7 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
 
 
 def _cost(found: Exchange) -> str:
-    """Return a row's cost with the source of its price; the source says what the price leaves out."""
+    """Return a row's cost and the source of its price, which says what the price leaves out."""
     price = found.price
     if price is None:
         return money(found.row.cost)
@@ -88,18 +88,18 @@ def _cost(found: Exchange) -> str:
 
 
 def _options(body: dict[str, Any]) -> str:
-    """Return the fields of a request other than its texts and model."""
+    """Return a request's fields other than its texts and model."""
     rest = {name: value for name, value in body.items() if name not in _ASKED}
     return ", ".join(f"{name} {_words(value, indent=None)}" for name, value in rest.items())
 
 
 def messages(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the role and text of each message; a picture becomes its type and size."""
+    """Return the role and text of each message. A picture becomes its type and size."""
     return [(str(message.get("role", "message")), _content(message.get("content"))) for message in messages_of(body)]
 
 
 def answer_text(found: Exchange) -> str | None:
-    """Return a row's answer as text, or None; a vector becomes its size and first numbers."""
+    """Return a row's answer as text, or None. A vector becomes its size and first numbers."""
     answer = found.merged["output"]
     if isinstance(answer, list) and len(answer) > SHOWN_NUMBERS and all(isinstance(one, float) for one in answer):
         return f"a vector of {len(answer):,} numbers: {', '.join(map(repr, answer[:SHOWN_NUMBERS]))}, …"
@@ -128,6 +128,5 @@ def _words(value: Any, indent: int | None = 2) -> str:
 
 
 def _text(text: str, width: int | None) -> list[Line]:
-    """Indent a text of several lines."""
     room = None if width is None else width - 2
     return [(StyledText("  "), *line) for line in sentence(text.replace("\r\n", "\n"), room)]

@@ -19,13 +19,13 @@ from orchestrator.reports.words import tokens
 INDENT = StyledText("  ")
 _BLANKS = re.compile(r"\s{60,}")
 WIDE = 120
-"""Width for two answers side by side if the output has no width."""
+"""Width of two answers side by side if the output has no width."""
 
 
 def trial_lines(trial: Trial, width: int | None, most: int | None) -> list[Line]:
-    """Show each row (document, prompt as sent, answer, check, tokens, cost), then the whole job's cost.
+    """Show each row's document, prompt, answer, check, tokens and cost, then the whole job's cost.
 
-    `most` is the number of lines shown of each message; None: all.
+    `most` limits the lines of each message; None shows all.
     """
     lines: list[Line] = []
     for one in trial.rows:
@@ -46,7 +46,7 @@ def trials_side_by_side(first: Trial, second: Trial, width: int | None, most: in
 def _both(
     left: Exchange | None, right: Exchange | None, width: int | None, half: int, most: int | None
 ) -> list[Line]:
-    """Show a row of each; a prompt that both share appears once."""
+    """Show the two rows side by side; a prompt that both share appears once."""
     both = [one for one in (left, right) if one is not None]
     lines = _title(both[0], width)
     if len(both) == 2 and messages(both[0].body) == messages(both[1].body):
@@ -71,7 +71,7 @@ def _prompt(one: Exchange, width: int | None, most: int | None) -> list[Line]:
         lines += sentence(role, width, "underline")
         told = _indented(text, width)
         if most is not None and (more := len(told) - most) > 0:
-            # The document comes before its question: both ends matter.
+            # Show both ends: the document comes first and the question last.
             between = (INDENT, StyledText(f"… {number_of(more, 'more line')} (--full shows them)", "dim"))
             told = [*told[: most // 2], between, *told[-(most // 2) :]]
         lines += told

@@ -1,4 +1,4 @@
-"""Context of an `orch up`: of a single home, or of a replicated home once no other machine's daemon is active."""
+"""Context of `orch up`: for a single home, or for a replicated home once no other machine's daemon is active."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DaemonContext(Context):
-    """Context of a daemon, with the `replica` of its home, and a `fence` if other machines reach its database."""
+    """Context of a daemon, with its home's `replica`, and a `fence` if other machines can reach the database."""
 
     def __init__(
         self, place: Place, store: Store, replica: HomeReplica | None, fence: DaemonFence | None = None
@@ -35,10 +35,10 @@ class DaemonContext(Context):
 def active_home(
     place: Place, replica: str | None, is_over: Callable[[], bool]
 ) -> AbstractContextManager[DaemonContext] | None:
-    """Return the context of a home's daemon; the caller holds the home's lock and opens the context.
+    """Return the context of a home's daemon. The caller holds the home's lock and enters the context.
 
-    With a replica, this first stands by until no other daemon is active. If `is_over` turns true before that, it
-    returns None. Raises UsageError, InputError, StorageError.
+    With a replica, this first stands by until no other daemon is active. Returns None if `is_over` turns true before
+    that. Raises UsageError, InputError, StorageError.
     """
     home = Home(place.home)
     if replica is None:
@@ -63,8 +63,8 @@ def _alone(place: Place) -> Iterator[DaemonContext]:
 
 
 def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -> Replica | None:
-    """Stand by, then take over."""
-    # Load orch.toml and rarely used libraries now, so that a mistake shows before the take-over.
+    """Stand by, then take over. Returns None if `is_over` turns true before."""
+    # Load orch.toml and rarely used libraries now, so that mistakes show before the take-over.
     from orchestrator.core.replica.takeover import take_turn
     from orchestrator.daemon.replica.home_contents import LAYOUT
     from orchestrator.settings.config import load

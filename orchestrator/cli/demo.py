@@ -22,11 +22,11 @@ from orchestrator.core.sanitize import cut
 
 JOB = Path(__file__).with_name("demo_job.yaml")
 NOWHERE = "http://127.0.0.1:1/v1"
-# Roughly the price of a two-core machine for an hour, so that the cost report has something to show.
+# Dollars per hour of a two-core machine, roughly. With a price, the cost report has something to show.
 COST_PER_HOUR = "0.08"
 SHOWN = 8
 CHECK_SECONDS = 1.0
-# The names that the job's schema offers, by their names in package metadata.
+# Families in the job's schema, by the names that package metadata uses.
 FAMILIES = {
     "APACHE": "Apache", "BSD": "BSD", "MIT": "MIT", "MPL": "Mozilla", "MOZILLA": "Mozilla", "PSF": "Python",
     "PYTHON": "Python", "GPL": "GNU", "GNU": "GNU", "ISC": "other",
@@ -62,7 +62,7 @@ def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str
     packages = Path(str(distribution("click").locate_file("")))
     job = folder / "job.yaml"
     job.write_text(JOB.read_text(encoding="utf-8").replace("PACKAGES", json.dumps(str(packages))), encoding="utf-8")
-    # A first plan needs no engine: if nothing changed, none is started.
+    # Planning needs no engine. If nothing changed since an earlier demo, no engine is started at all.
     _configure(folder, upstream or NOWHERE, model, api_key_env)
     plan = json.loads(_orch(folder, "submit", "--dry-run", "--json", str(job), is_captured=True).stdout)
     asked = plan["requests"] - plan["unchanged"]
@@ -73,7 +73,7 @@ def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str
             code = _orch(folder, "run", str(job), check=check).returncode
     else:
         code = _orch(folder, "run", str(job)).returncode
-    if code > 1:  # failed rows are shown, and the demo continues
+    if code > 1:  # with code 1, some rows failed, and the demo shows them
         if upstream is not None and api_key_env is None:
             place = folder / "orch.toml"
             say(f"if a key is missing: `orch demo` writes {place} anew: name the variable with --api-key-env NAME")
@@ -94,9 +94,9 @@ def _configure(folder: Path, url: str, model: str, api_key_env: str | None) -> N
 def _orch(
     folder: Path, *arguments: str, is_captured: bool = False, check: Callable[[], None] = lambda: None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user would; ends this process if a captured command fails.
+    """Run the command line as a user would. If a captured command fails, this process exits.
 
-    `check` is called each second of a command that is not captured; what it raises ends the command.
+    `check` is called each second of a command that is not captured; its errors end the command.
     """
     environment = {**os.environ, "ORCH_CONFIG": str((folder / "orch.toml").absolute())}
     environment.pop("ORCH_HOME", None)
@@ -127,9 +127,9 @@ def _watched(command: list[str], environment: dict[str, str], check: Callable[[]
 
 @contextmanager
 def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the base URL of the given server, or start a vLLM on this machine's CPU for the length of a block.
+    """Yield the URL of the given server, or of a vLLM that runs on this machine's CPU during the block.
 
-    Yields a check beside it, which raises EngineUnavailable once that vLLM has ended.
+    Also yields a check, which raises EngineUnavailable if that vLLM has ended.
     """
     if url is not None:
         yield url, lambda: None
@@ -155,7 +155,7 @@ def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterato
 
 
 def _show_answers(folder: Path) -> None:
-    """Show some answers, how many are right, and what they cost."""
+    """Show some answers, the number of right ones, and the cost."""
     job = json.loads(_orch(folder, "status", "--json", is_captured=True).stdout)[0]
     fetched = _orch(folder, "fetch", job["job"], is_captured=True).stdout
     rows = [json.loads(line) for line in fetched.splitlines()]
@@ -197,7 +197,7 @@ def _answer(row: dict[str, Any]) -> str:
 
 
 def _key(document: str) -> str:
-    """Return a document's path below the folder of packages."""
+    """Return a document's path below the packages' folder."""
     return document.split("site-packages/", 1)[-1]
 
 
@@ -206,7 +206,7 @@ def _package(document: str) -> str:
 
 
 def _declared_families() -> Iterator[tuple[str, str]]:
-    """Yield each licence file's path with the family that its package's own metadata declares."""
+    """Yield each licence file's path and the family in its package's metadata."""
     for package in distributions():
         declared = _declaration(package)
         for path in package.files or ():
@@ -215,7 +215,7 @@ def _declared_families() -> Iterator[tuple[str, str]]:
 
 
 def _declaration(package: Distribution) -> str:
-    """Return the first short text in a package's metadata that names a family of licences."""
+    """Return the first short text in a package's metadata that names a licence family."""
     meta = package.metadata
     classifiers = [line for line in meta.get_all("Classifier") or () if line.startswith("License ::")]
     texts = [*(meta.get_all("License-Expression") or ()), *classifiers, *(meta.get_all("License") or ())]
@@ -223,5 +223,5 @@ def _declaration(package: Distribution) -> str:
 
 
 def _family(name: str) -> str:
-    """Return the family of a licence's name; empty if it names none."""
+    """Return the family in a licence's name; empty if unknown."""
     return next((family for sign, family in FAMILIES.items() if sign in name.upper()), "")

@@ -1,4 +1,4 @@
-"""Question to the user about an unfinished job whose file was edited."""
+"""Asks the user what to do with an unfinished job whose file was edited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FINISH = "finish"
 
 
 def of_edited(context: Context, file: Path, options: Options, view: LiveProgress) -> Options | Submission:
-    """Return the options with the user's choice, or the unfinished job if it should continue instead.
+    """Return the options with the user's choice, or the unfinished job if the user wants to continue it.
 
     Does not ask without a terminal, or if the options already decide.
     """

@@ -1,4 +1,4 @@
-"""Failed commands: a message on stderr, and with --json an object on stdout too."""
+"""Failed commands: a message on stderr, and with --json also an object on stdout."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ INTERRUPTED = 130
 
 
 class CommandInterrupted(Exception):
-    """Error for Ctrl-C; the message says what was stopped and what continues."""
+    """Raised for Ctrl-C. The message says what was stopped and what continues."""
 
 
 def wants_json(argv: Sequence[str]) -> bool:
-    """True if a command line asks for JSON, even if it is otherwise wrong."""
+    """Return True if a command line asks for JSON, even if it is otherwise invalid."""
     return "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
 
 
 def failed(error: OrchError, words: Sequence[str] = (), *, as_json: bool) -> int:
-    """Report the error of a command with these words, and return its exit code."""
+    """Report a command's error and return its exit code. `words` are the command line."""
     name_as_typed(error, words)
     say(f"orch: {error}")
     if as_json:
@@ -40,7 +40,7 @@ def failed(error: OrchError, words: Sequence[str] = (), *, as_json: bool) -> int
 
 
 def name_as_typed(error: OrchError, words: Sequence[str]) -> None:
-    """Name an error's file as the user typed it in these words: jobs have absolute paths."""
+    """Name an error's file as the user typed it in `words`, because jobs have absolute paths."""
     if error.file is not None:
         file = os.path.realpath(error.file)
         error.file = next((Path(word) for word in words if os.path.realpath(word) == file), error.file)
@@ -49,7 +49,7 @@ def name_as_typed(error: OrchError, words: Sequence[str]) -> None:
 
 
 def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool) -> int:
-    """Report a wrong command line with these words, and return the exit code."""
+    """Report an invalid command line and return the exit code. `words` are the command line."""
     from orchestrator.cli.usage_cures import cure_of
 
     message, hint = error.format_message(), cure_of(error, words)
@@ -78,7 +78,7 @@ def interrupted(error: CommandInterrupted, *, as_json: bool) -> int:
 
 
 def unusable(error: OSError, *, as_json: bool) -> int:
-    """Report a fault of a disk, socket or stream that nothing else has described; return the exit code."""
+    """Report a fault of a disk, socket or stream that no other code described, and return the exit code."""
     place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
     if isinstance(error, StreamFault):
         place = f"cannot write to {error.name}: "
@@ -96,7 +96,7 @@ def unusable(error: OSError, *, as_json: bool) -> int:
 
 
 def drop_output(*streams: int) -> None:
-    """Discard what is still buffered for these streams; otherwise Python complains about it at exit."""
+    """Discard the streams' buffered output, about which Python would complain at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream)
@@ -131,4 +131,4 @@ def _print(told: dict[str, Any]) -> None:
         sys.stdout.write(escape_controls(json.dumps({"error": told}, indent=2, ensure_ascii=False)) + "\n")
         sys.stdout.flush()
     except OSError:
-        drop_output(1)  # the failure itself is on stderr, and keeps its exit code
+        drop_output(1)  # stderr has the failure, which keeps its exit code

@@ -14,7 +14,7 @@ from orchestrator.core.errors import StorageError, UsageError
 
 INSTALLED = "share/doc/orch-batch/"
 FOLDERS = ("how-to", "reference", "", "explanation", "decisions")
-"""If pages have the same name, the first of these folders decides."""
+"""Of several pages with the same name, the page in the first of these folders is shown."""
 
 
 @click.command("help")
@@ -54,9 +54,9 @@ def help_page(topic: str) -> None:
 
 
 def find_pages() -> dict[str, Path]:
-    """Return the pages by name, with their folder.
+    """Return the pages by name, including their folder.
 
-    A page is also found without its folder, unless an earlier folder has a page of that name.
+    The name without its folder also works, unless an earlier folder has a page with this name.
     """
     root = _folder()
     pages: dict[str, Path] = {}
@@ -70,7 +70,7 @@ def find_pages() -> dict[str, Path]:
 
 
 def _folder() -> Path:
-    """Return the folder of the pages: of the installed distribution, or of the checkout."""
+    """Return the folder of the pages, in the installed distribution or in the checkout."""
     try:
         for file in distribution("orch-batch").files or ():
             if str(file).endswith(f"{INSTALLED}README.md"):

@@ -1,6 +1,6 @@
 """`orch init`: writes a commented orch.toml and job.yaml. Asks no questions and overwrites nothing.
 
-In these files, `# ` begins a comment. Remove a `#` without a space to turn a setting on.
+In these files, `# ` starts a comment. Removing a `#` without a space turns a setting on.
 """
 
 from __future__ import annotations
@@ -181,9 +181,9 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
 
 
 class _Scaffold(Struct, frozen=True):
-    """Target folder and job file, and a summary of the folder's documents; None if it holds no documents.
+    """The target folder and job file, and a summary of the folder's documents; None if it has none.
 
-    `columns` are the columns taken as the text of a table, by the table's path in the folder.
+    `columns` are the guessed text columns of tables, by the table's path in the folder.
     """
 
     target: Path

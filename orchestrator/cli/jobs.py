@@ -1,6 +1,6 @@
 """Commands that create and end jobs: submit, run, cancel, retry.
 
-`running`, and the daemon with it, is imported only where a job runs: queueing a job needs neither.
+`running` and the daemon are imported only if a job runs, because queueing needs neither.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(
         say_exposure(context)
         if place is not None:
             require_own(context, place, overwrite=options.overwrite)
-        # Before the job is recorded: a refused file leaves no job behind.
+        # These checks come before the job is recorded, so that a refused file leaves no job behind.
         drafted = draft(file, context.config, context.home, options, now())
         form = form_of(drafted, output)
         shape = table_for(drafted, form, table)
@@ -128,8 +128,8 @@ def submit(
 def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress) -> Submission:
     """Create or find the job for a file.
 
-    At a terminal, asks before it overwrites an output that orch did not write. It also asks what to do with an
-    unfinished job of the file from before an edit.
+    At a terminal, it asks before overwriting an output that orch did not write. It also asks what to do with an
+    unfinished job from before an edit of the file.
     """
     choice = of_edited(context, file, options, view)
     if isinstance(choice, Submission):
@@ -155,7 +155,7 @@ def _say_taken_in(view: LiveProgress, submission: Submission) -> None:
 
 
 def _daemon_json(holder: Holder | None) -> dict[str, str]:
-    """Return the process that runs the job; `engine` is the key's old name, kept for one release."""
+    """Return the process that runs the job. `engine` is the key's old name, kept for one release."""
     return {"daemon": str(holder or ""), "engine": str(holder or "")}
 
 
@@ -184,7 +184,7 @@ def _say_queued(context: Context, view: LiveProgress, submission: Submission, as
 
 
 def _say_missing_keys(context: Context, submission: Submission) -> None:
-    """Warn of keys that a daemon started here would lack; another daemon may have them."""
+    """Warn of keys that a daemon started here would lack. Another daemon may have them."""
     routes = None if submission.plan is None else {route.backend for route in submission.plan.routes}
     for name, told in context.missing_keys(submission.job).items():
         if routes is None or name in routes:
@@ -239,7 +239,7 @@ def _check_fail_on(fail_on: FailOn | None, wait: bool) -> None:
 
 
 def _show(detail: status.JobDetail, fail_on: FailOn | None, as_json: bool) -> int:
-    """Show how a job ended; return exit code 0 if all is well, else 1."""
+    """Show how a job ended. Return exit code 0 if all is well, else 1."""
     if as_json:
         print_json(detail.to_json())
     else:
@@ -353,7 +353,7 @@ def retry(
 
 
 def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, task: str | None) -> int | None:
-    """Make a job's rows pending again and return their number; None if the build failed and starts again."""
+    """Make a job's rows pending again and return their number; None if the build failed and restarts."""
     _check_task(job, task)
     states = [RequestState.FAILED] if failed else manual_actions.RETRIED
     number = manual_actions.retry(context.store, job, states, task, manual_actions.USER, now())
@@ -368,7 +368,7 @@ def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, tas
 
 
 def _deliver_again(context: Context, view: LiveProgress, job: Job) -> int | None:
-    """Reopen a finished job to deliver its output again, and return None; 0 if there is nothing to deliver."""
+    """Reopen a finished job for its delivery and return None; return 0 if it has nothing to deliver."""
     if job.finished_at is None or output_of(job) is None:
         view.say(f"orch: job {job.id} has nothing to deliver")
         return 0

@@ -1,4 +1,4 @@
-"""`orch keys`: who may use an `orch serve`, and how much. Imports little of the server."""
+"""`orch keys`: access to `orch serve` and its limits. Imports little of the server."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def fail_on_option(function: Command) -> Command:
 
 
 def _as_options(options: Sequence[Decorator]) -> Decorator:
-    """Return a decorator that adds options and passes their values as `options`."""
+    """Return a decorator that adds options and passes their values as one `options`."""
 
     def decorate(function: Command) -> Command:
         @scope_options
@@ -187,7 +187,7 @@ job_options = _as_options((*_QUEUED, *_TERMS))
 
 
 class TableFlags(Struct, frozen=True):
-    """The shape of a table as the command line states it; None and empty: as the job file says."""
+    """Shape of a table on the command line. None and empty mean the job file's value."""
 
     wide: bool | None
     columns: tuple[str, ...]

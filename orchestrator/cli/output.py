@@ -1,4 +1,4 @@
-"""Output of commands, and its options. Imports little, for commands that need no store."""
+"""Output of commands, and options for it. Imports little, for commands that need no store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quiet_option(function: Command) -> Command:
 
 
 def show(text: str, *, whole: bool = False) -> None:
-    """Print a human-readable result on stdout; `whole` keeps its lines and end unchanged."""
+    """Print a human-readable result on stdout; `whole` prints the text unchanged."""
     if whole:
         sys.stdout.write(escape_controls(text))
     else:
@@ -37,5 +37,5 @@ def show(text: str, *, whole: bool = False) -> None:
 
 def print_json(value: Any) -> None:
     """Print a result for programs on stdout."""
-    # Control characters become JSON's own escapes, so the value stays the same.
+    # Control characters become JSON escapes, so the value stays the same.
     sys.stdout.write(escape_controls(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")

@@ -1,4 +1,4 @@
-"""Markdown pages laid out for a terminal: wrapped text, tables in columns, links as `orch help` commands. Pure."""
+"""Lays out Markdown pages for a terminal: wrapped text, tables in columns, links as `orch help` commands. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CELLS = re.compile(r"(?<!\\)\|")
 
 
 def page_lines(text: str, width: int, pages: Container[str]) -> Iterator[Line]:
-    """Yield the lines of a page in at most `width` columns; blocks of code stay as they are.
+    """Yield the lines of a page in at most `width` columns; code blocks keep their lines.
 
     Links to one of `pages` become the command that shows it.
     """
@@ -39,7 +39,7 @@ def page_lines(text: str, width: int, pages: Container[str]) -> Iterator[Line]:
 
 
 def _block(lines: Sequence[str], width: int, pages: Container[str]) -> Iterator[Line]:
-    """Yield the lines of a paragraph, a list's item or a table."""
+    """Yield the lines of a paragraph, a list item or a table."""
     if not lines:
         return
     if lines[0].startswith("|"):
@@ -68,7 +68,7 @@ def _hanging(lead: str, text: str, width: int) -> Iterator[Line]:
 
 
 def _linked(text: str, pages: Container[str], *, is_bare: bool = False) -> str:
-    """Return a text with its links to pages as `Title (orch help NAME)`; a bare link is the page's name."""
+    """Return a text with links to pages as `Title (orch help NAME)`. A bare link becomes the page's name only."""
 
     def told(found: re.Match[str]) -> str:
         page = found[2].partition("#")[0]

@@ -1,4 +1,4 @@
-"""The pages of a home at an address: access to them, and their link."""
+"""Serves the pages of a home at an address, controls access, and prints their link."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Answer = TypeVar("Answer")
 
 
 class PagesOptions(Struct, frozen=True):
-    """Command-line options of the pages: `host`, a proxy's `names` for them, and `acts` if the link also opens
-    actions.
+    """Command-line options of the pages: `host`, the `names` under which a proxy serves them, and `acts` if the link
+    also opens actions.
     """
 
     host: str
@@ -59,7 +59,7 @@ def serve_pages(
     readers: Callable[[], Context],
     loop: LoopHealth | None = None,
 ) -> Iterator[str]:
-    """Serve the pages in a thread until the block ends; then close the socket. Print and yield the URL.
+    """Serve the pages in a thread until the block ends, then close the socket. Print and yield the URL.
 
     `loop` is the health of the daemon's loop, if a daemon serves them. Raises UsageError, StorageError.
     """
@@ -82,20 +82,19 @@ def serve_pages(
 
 
 class _KeyFile:
-    """The keys in the folder of `orch serve`, read afresh each time: other processes add and revoke keys."""
+    """The keys in the folder of `orch serve`, read anew each time, because other processes add and revoke keys."""
 
     def __init__(self, place: Place) -> None:
         self._path = serve_folder(place) / FILE_NAME
 
     def has_any(self) -> bool:
-        """True if some key opens the pages."""
         return any(key.right.may_view and key.revoked_at is None for key in self._ask_keys(Keys.all) or ())
 
     def find(self, secret: bytes) -> Key | None:
         return self._ask_keys(lambda keys: keys.find(secret))
 
     def current(self, key_id: str) -> Key | None:
-        """Return the key with this id, unless it was revoked."""
+        """Return the key with this id; None if it was revoked."""
         return self._ask_keys(lambda keys: keys.current(key_id))
 
     def _ask_keys(self, ask: Callable[[Keys], Answer]) -> Answer | None:

@@ -1,7 +1,7 @@
-"""Process that serves a daemon's pages, so that the pages do not slow down the daemon's rows.
+"""A process that serves a daemon's pages, so that they do not slow down the daemon.
 
-The daemon binds the address first: a visitor who comes while the process (re)starts waits in the socket. The process
-gets the current settings over stdin, and ends when stdin closes.
+The daemon binds the address first. Visitors who arrive while the process (re)starts therefore wait in the socket.
+The process gets the current settings over stdin, and ends when stdin closes.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class _Charge(Struct, frozen=True):
 class PagesProcess:
     """Serves the pages of a home until the block ends, which closes `listener`.
 
-    `restarts` decides when a dead process starts again. After `tries` deaths in a row, each within `well` seconds,
-    the pages are given up and the daemon continues. Raises BackendError, StorageError, or UsageError if no visitor
-    could get in.
+    `restarts` decides when a dead process restarts. After `tries` consecutive deaths, each within `well` seconds of
+    its start, the pages stay down and the daemon continues. Raises BackendError, StorageError, and UsageError if no
+    visitor could get in.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class PagesProcess:
         self._tell(config)
 
     def _tell(self, news: Config | None) -> None:
-        """Send the process new settings, or None to end it. A process that does not read is killed."""
+        """Send new settings to the process, or None to end it. A process that does not read is killed."""
         with self._lock:
             if self._process is None or self._process.stdin is None:
                 return
             told = pickle.dumps(news)
-            with suppress(BrokenPipeError):  # it has just died; the next process gets the current settings
+            with suppress(BrokenPipeError):  # the process just died; its successor gets the current settings
                 try:
                     is_told = os.write(self._process.stdin.fileno(), told) == len(told)
                 except BlockingIOError:
@@ -111,7 +111,7 @@ class PagesProcess:
                     self._process.kill()
 
     def _run(self) -> None:
-        """Keep the process running; runs in a thread that lives as long as the daemon: see `end_with`."""
+        """Keep the process running. This thread must live as long as the daemon: see `end_with`."""
         deaths = 0
         while not self._ending.is_set():
             began = time.monotonic()
@@ -129,7 +129,7 @@ class PagesProcess:
             say(f"orch: the process of the pages {how}, {deaths} times in a row; `orch view` serves them meanwhile")
 
     def _one_life(self) -> str:
-        """Start the process and wait for its end; return how it ended, as text."""
+        """Start the process, wait for its end, and return how it ended, as text."""
         with self._lock:
             if self._ending.is_set():
                 return ""
@@ -140,7 +140,7 @@ class PagesProcess:
         code = process.wait()
         with self._lock:
             self._process = None
-            with suppress(BrokenPipeError), process:  # closes the process's stdin, which may still hold unread input
+            with suppress(BrokenPipeError), process:  # closes stdin, which may still hold unread input
                 pass
         return how_it_ended(code)
 
@@ -160,12 +160,12 @@ class PagesProcess:
 
 
 def main() -> None:
-    """Serve the pages until the daemon ends them or is gone; this is the process's main function."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes is for the daemon
+    """Run the process: serve the pages until the daemon ends them or is gone."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to the process group is meant for the daemon
     end_with(int(sys.argv[-1]))
     make_output_safe()
     collector.freeze()
-    collector.enable()  # the command line's package turns it off
+    collector.enable()  # orchestrator.cli disables garbage collection
     charge: _Charge = pickle.load(sys.stdin.buffer)
     log_to(Home(charge.place.home))
     try:
@@ -179,9 +179,9 @@ def main() -> None:
 
 
 def _keep_told(context: Context) -> None:
-    """Apply settings as the daemon sends them, until it sends None; end of input means that the daemon was killed."""
+    """Apply settings from the daemon until it sends None. End of input means that the daemon was killed."""
     try:
         while (config := pickle.load(sys.stdin.buffer)) is not None:
             context.use(config)
     except EOFError:
-        os._exit(1)  # frees the address at once, so that browsers notice
+        os._exit(1)  # closes the socket at once, so that browsers notice

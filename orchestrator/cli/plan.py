@@ -66,7 +66,7 @@ def exit_code(submission: Submission) -> int:
 
 
 def notes(submission: Submission) -> list[str]:
-    """Return notes on a plan that `orch run` and `orch submit` refuse or would not follow to the letter."""
+    """Return notes on a plan that `orch run` and `orch submit` refuse or would not follow exactly."""
     if submission.is_refused:
         return ["orch run and orch submit are refused (exit code 3)"]
     if submission.how is not How.NEW:

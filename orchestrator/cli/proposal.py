@@ -1,4 +1,4 @@
-"""Contents of a folder of documents, and the job that `orch init FOLDER` proposes for them."""
+"""Looks through a folder of documents and proposes a job for them, for `orch init FOLDER`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_LINE = 1_000_000
 class FoundFiles(Struct):
     """Files of a folder, counted by ending: readable, pictures, readable with LibreOffice, and others.
 
-    `tables` are the files whose rows are documents, as paths relative to the folder.
+    `tables` are files whose rows are documents, as paths relative to the folder.
     """
 
     read: Counter[str] = field(default_factory=Counter)
@@ -42,7 +42,6 @@ class FoundFiles(Struct):
 
     @property
     def is_any(self) -> bool:
-        """True if the folder holds documents."""
         return bool(self.read or self.pictures or self.converted or self.tables)
 
     def __str__(self) -> str:
@@ -57,7 +56,7 @@ class FoundFiles(Struct):
 
 
 def scan(folder: Path, *, deep: bool = True) -> FoundFiles:
-    """Count the files of a folder, with its subfolders if `deep`: no hidden files, lock files or keys."""
+    """Count the files of a folder, including subfolders if `deep`. Hidden files, lock files and keys do not count."""
     files = FoundFiles()
     for path in islice(_files(folder, deep=deep), MAX_FILES):
         ending = split_name(path.name)[1].lower()
@@ -89,9 +88,9 @@ def _list_counts(kinds: Counter[str]) -> str:
 
 
 def text_column(table: Path) -> str | None:
-    """Return the column of a CSV or JSONL file with the longest texts, or None if there is none.
+    """Return the column of a CSV or JSONL file with the most letters in its texts, or None.
 
-    Letters count: dates and numbers are not text.
+    Dates and numbers have few letters, so they lose.
     """
     try:
         with table.open(encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -125,12 +124,12 @@ def name_of(folder: Path) -> str:
 
 
 def text_columns(files: FoundFiles, folder: Path) -> dict[str, str | None]:
-    """Return the column that is taken as the text of each of the first tables."""
+    """Return the guessed text column of each of the first tables."""
     return {name: text_column(folder / name) for name in files.tables[:MAX_TABLES]}
 
 
 def sources(files: FoundFiles, columns: Mapping[str, str | None], path: str, *, deep: bool) -> str:
-    """Return the job file's `documents` section for a folder, which the job file calls `path`."""
+    """Return the job file's `documents` section for a folder that the job file calls `path`."""
     lines = []
     if kinds := {**files.read, **files.pictures, **files.converted}:
         named = f"  - path: {plain_yaml(path)}"

@@ -1,4 +1,4 @@
-"""The model of the job that `orch init FOLDER` proposes: from a server's list, or from existing settings."""
+"""The model of the job that `orch init FOLDER` proposes, from a server's list or from existing settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 2.0
 _NO_CHAT = re.compile(r"embed|rerank|whisper|\b(all-minilm|bge|gte|e5|tts)\b", re.IGNORECASE)
-"""Names of models that cannot chat, which Ollama and LM Studio list together with chat models."""
+"""Names of models that cannot chat. Ollama and LM Studio list them together with chat models."""
 _DEFAULT = "default}              # `default`: the server's own model"
 
 
@@ -30,7 +30,7 @@ _OTHERS = "  #small: {local: default, openai: gpt-5-nano}\n"
 class ProposedModel(Struct, frozen=True):
     """The alias that the tasks name, and the job file's section about models.
 
-    `missing` says what a person has to set before the job can run; None if nothing.
+    `missing` says what the user must set before the job can run; None if nothing.
     """
 
     alias: str = "small"
@@ -48,7 +48,7 @@ def model_at(upstream: str) -> ProposedModel:
 
 
 def model_of_settings(folder: Path) -> ProposedModel:
-    """Return a model of the orch.toml in a folder. Raises InputError if the orch.toml has a mistake."""
+    """Return a model from the orch.toml in a folder. Raises InputError if the orch.toml has a mistake."""
     from orchestrator.settings.backends import FleetBackend, LocalBackend
     from orchestrator.settings.config import load
     from orchestrator.settings.discovery import locate
@@ -59,7 +59,7 @@ def model_of_settings(folder: Path) -> ProposedModel:
         return ProposedModel(_first("small", config.models), f"# The models are those of orch.toml: {listed}\n")
     if not config.backends:
         return ProposedModel(missing="add a backend to orch.toml")
-    # The user's own backend comes first: documents stay there, and tokens cost nothing.
+    # Prefer the user's own backend: documents stay there, and tokens cost nothing.
     ours = [name for name, one in config.backends.items() if isinstance(one, (FleetBackend, LocalBackend))]
     name = next(iter(ours or config.backends))
     return _model_at_backend(name, config.backends[name])
@@ -111,7 +111,7 @@ def _models_at(upstream: str, key: str | None = None) -> list[str] | None:
 
 
 def plain_yaml(value: object) -> str:
-    """Return a value as YAML on one line: as JSON, or as a plain word if that is safe."""
+    """Return a value as one line of YAML: a plain word if that is safe, otherwise JSON."""
     if (
         isinstance(value, str)
         and re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value)

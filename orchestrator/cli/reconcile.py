@@ -69,7 +69,7 @@ def _compare(context: Context, name: str, api: Backend) -> Comparison:
     account = api.account()
     before = {shard.id: shard for shard in context.store.shards.of_backend(name)}
     batches = list(api.batches())
-    # Shards are read last: a batch that a daemon creates during the listing must find its shard.
+    # Shards are read after the list, because a daemon may create a batch during the listing.
     shards = list(context.store.shards.of_backend(name))
     moved = {shard.id for shard in shards if before.get(shard.id) != shard}
     batches += _left_out(api, account, shards, {batch.id for batch in batches})
@@ -77,7 +77,7 @@ def _compare(context: Context, name: str, api: Backend) -> Comparison:
 
 
 def _left_out(api: Backend, account: str, shards: list[Shard], listed: set[str]) -> Iterator[RemoteBatch]:
-    """Yield batches that exist though the list leaves them out; each is queried before it counts as gone."""
+    """Yield existing batches that the list omits. Each is queried before it counts as gone."""
     for shard in shards:
         if shard.batch_id is None or not is_open(shard) or shard.batch_id in listed:
             continue

@@ -137,7 +137,7 @@ def report_backends(forget: str | None, as_json: bool) -> int:
 
 
 def _forget(context: Context, what: str) -> None:
-    """Forget refused fields of a backend. A model's name may contain colons, a field's may not."""
+    """Forget refused fields of a backend. A model's name may contain colons, a field's name cannot."""
     backend, _, rest = what.partition(":")
     known = context.store.refused_fields.all(now())
     model, _, field = rest.rpartition(":")
@@ -207,7 +207,7 @@ def _night(context: Context, which: str | None) -> NightReport:
 
 
 def _job_of(context: Context, which: str) -> Job:
-    """Return the job that is named instead of a night. Raises UsageError."""
+    """Return the job that the user names in place of a night. Raises UsageError."""
     try:
         return context.job(which, tell=False)
     except UsageError as error:
@@ -218,7 +218,7 @@ def _job_of(context: Context, which: str) -> Job:
 
 
 def _held(context: Context, since: str | None, job_id: str | None) -> list[HeldHours]:
-    """Return the GPU hours that our own engines held; they cannot be split by job."""
+    """Return the GPU hours that orch's own engines held; none for a single job: hours cannot be split by job."""
     from orchestrator.reports.held_hours import held_hours
 
     return [] if job_id else held_hours(context.store.engine_holds.since(parsed_since(since)))

@@ -52,7 +52,7 @@ def write_rows(
 ) -> WrittenRows:
     """Write every row. `progress` gets the activity, the rows done, their total and the unit.
 
-    `is_merged` says that the job has just ended, so the merged rows in the home are current. Raises StorageError.
+    `is_merged`: the job has just ended, so the merged rows in the home are current. Raises StorageError.
     """
     lines = finished_lines(context, job, style=style_of(form), is_merged=is_merged)
     if progress is not None:
@@ -79,16 +79,16 @@ def require_own(context: Context, place: str | Path, option: str = "-o", *, over
 
 
 def may_overwrite(told: str) -> bool:
-    """Ask the user at the terminal; without a terminal the answer is no."""
+    """Ask the user at the terminal. Without a terminal, return False."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     return click.confirm(f"orch: {told}. Overwrite it?", default=False, err=True)
 
 
 def place_of(output: str, source: Path, form: Format | None = None) -> str | Path:
-    """Return where `-o` writes the rows of a job made from `source`.
+    """Return the file or address that `-o` means for a job made from `source`.
 
-    Raises UsageError if that place cannot or must not be written, or if neither `form` nor the ending gives a format.
+    Raises UsageError if it cannot or must not be written, or if neither `form` nor the ending gives a format.
     """
     if addresses.is_address(output):
         addresses.check_address(output, "-o")
@@ -101,7 +101,7 @@ def place_of(output: str, source: Path, form: Format | None = None) -> str | Pat
 
 
 def form_of(job: Job, output: str | Path | None) -> Format:
-    """Return the format of a file's ending; else merged rows for documents, OpenAI result lines for a batch file."""
+    """Return the format by a file's ending, or else the default: merged rows, or result lines for a batch file."""
     named = format_of(str(output or ""))
     if named is not None and named != "jsonl":
         return named
@@ -109,9 +109,9 @@ def form_of(job: Job, output: str | Path | None) -> Format:
 
 
 def table_for(job: Job, form: Format, flags: TableFlags) -> TableShape:
-    """Return the shape of a table that options state, else the output of the job's file.
+    """Return the shape of a table by the options, or else by the job file's output.
 
-    Merged rows stay as they are unless options shape them. Raises UsageError for options that do not fit the format,
+    Merged rows keep their shape unless options change it. Raises UsageError for options that do not fit the format,
     and for an unknown column.
     """
     is_stated = flags.wide is not None or flags.columns
@@ -130,7 +130,7 @@ def table_for(job: Job, form: Format, flags: TableFlags) -> TableShape:
 
 
 def style_of(form: Format) -> str:
-    """Return the style of lines that a format is made from."""
+    """Return the style of the lines that a format is made from."""
     return "batch" if form == "batch" else "jsonl"
 
 
@@ -141,7 +141,7 @@ def write_lines(
         written = outputs.write(output, form, job, lines, table)
         return WrittenRows(written.rows, form, str(written), written.lines)
     counted = outputs.CountedLines(lines)
-    # A program gets the bytes unchanged; a terminal would obey control characters of models and documents.
+    # A program gets the bytes unchanged. A terminal would obey control characters in answers and documents.
     stream = cast(BinaryIO, _Shown(sys.stdout)) if sys.stdout.isatty() else sys.stdout.buffer
     try:
         rows = outputs.encode(stream, counted, form, job.id, outputs.schemas_of(job), table)
@@ -155,8 +155,6 @@ def write_lines(
 
 
 class _Shown(io.RawIOBase):
-    """Shows UTF-8 bytes as text on a terminal."""
-
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Shared by commands that run a job to its end, or until a signal asks them to stop."""
+"""Runs a job to its end, or until a signal asks for a stop. Several commands share this."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def finish(context: Context, job: Job, view: LiveProgress, *, alone: bool = Fals
 
 
 def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
-    """Wait for a cancelled job's end: end the job here, sending no row, or follow the running daemon."""
+    """Wait for a cancelled job's end. Without a daemon, end the job here, sending no rows."""
     with _driver(context, job, view) as driver:
         driver.see_end(job)
 
 
 @contextmanager
 def _driver(context: Context, job: Job, view: LiveProgress) -> Iterator[Driver]:
-    """Yield a driver that a signal stops. Raises CommandInterrupted if the job was not over by then."""
+    """Yield a driver that signals stop. Raises CommandInterrupted if the job was not over by then."""
 
     def logging() -> AbstractContextManager[object]:
         log_to(context.home)
@@ -81,7 +81,9 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Let signals ask for a clean stop; a second signal stops at once, except signals of a closed terminal."""
+    """Yield a function that says if a signal asked for a clean stop. A second signal stops at once, except signals
+    of a closed terminal.
+    """
     seen: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:

@@ -96,7 +96,7 @@ def add(
 
 
 def _followed(context: Context, name: str) -> Schedule:
-    """Return the schedule that a new schedule is to follow. Raises UsageError."""
+    """Return the schedule named by `--after`. Raises UsageError."""
     found = _get(context, name)
     if found.home != context.home.identity():
         raise UsageError(f"--after {name}: it belongs to another home, whose jobs this home's daemon does not see")
@@ -123,9 +123,9 @@ def _local_zone() -> str:
 
 
 def _checked(context: Context, file: Path, deadline: str | None, name: str | None) -> str:
-    """Check as far as possible in advance that a file can run; return the schedule's name.
+    """Check as far as possible that a future run of the file will work, and return the schedule's name.
 
-    The default is the job's name. Raises InputError, and UsageError if the name is taken.
+    The name defaults to the job's. Raises InputError, and UsageError if the name is taken.
     """
     from orchestrator.pipeline.build.submission import Options, draft
     from orchestrator.pipeline.build.validate import check_file
@@ -193,7 +193,7 @@ def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: b
 
 
 def _went_well(context: Context, night: Night, fail_on: FailOn) -> bool:
-    """True if nothing is wrong with a night so far."""
+    """Return True if nothing is wrong with a night so far."""
     if night.state is not NightState.DONE:
         return night.state not in (NightState.FAILED, NightState.MISSED)
     if night.job_id is None or context.store.jobs.find(night.job_id) is None:

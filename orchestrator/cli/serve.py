@@ -39,7 +39,7 @@ Tell = Callable[[str], None]
 
 
 class Where(Struct, frozen=True):
-    """Address to listen on: TCP with a `port`, a Unix socket with a `uds`."""
+    """Addresses to listen on: TCP if `port` is set, a Unix socket if `uds` is set."""
 
     host: str
     port: int | None
@@ -59,7 +59,7 @@ class _Endpoint(click.ParamType[str]):
 
 
 class _Amount(click.ParamType[Any]):
-    """An option with the syntax of a setting in orch.toml; `read` parses it or raises ValueError."""
+    """An option with the syntax of a setting in orch.toml. `read` parses it, or raises ValueError."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
@@ -157,7 +157,7 @@ def serve(
 
     Accepted work survives every stop and kill: start it again and it continues.
     """
-    # The server's own libraries are loaded once the command line is known to be valid.
+    # Import the server only when the command line is valid.
     from orchestrator.server.listen import Stop
 
     if vllm_options and not vllm_options[0].startswith("-"):
@@ -230,7 +230,7 @@ def _settings(upstreams: tuple[str, ...], where: Where, given: dict[str, Any]) -
         webhook_secret=secret,
         log_prompts=given["log_prompts"],
         cost_per_hour=given["cost_per_hour"],
-        # An upstream that requires a key may bill its answers.
+        # If the upstream requires a key, it may bill answers, so a stop waits for them.
         stop_seconds=STOP_SECONDS if api_key is None else given["request_timeout"],
         allow_endpoints=given["allow_endpoints"],
         aliases=given["aliases"],
@@ -247,7 +247,7 @@ def _api_key(variable: str | None) -> str | None:
 
 
 def _teller(log_format: str) -> Tell:
-    """Return the function that prints messages for the user, or log lines if the log is JSON."""
+    """Return a function that prints messages, as log lines if the log is JSON."""
     import logging
 
     from orchestrator.server.logs import configure
@@ -266,7 +266,7 @@ def _turn(replica: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
 
 
 def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
-    """Claim the folder and addresses, which no other server may use, before anything slow starts."""
+    """Claim the folder and addresses before anything slow starts, so that no second server can use them."""
     from orchestrator.server.listen import bind_tcp, bind_unix, only_server
 
     stack.enter_context(only_server(root))
@@ -280,7 +280,7 @@ def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
 
 
 def _require_keys(root: Path, where: Where, settings: Settings, folder: Path | None) -> None:
-    """Raise UsageError if requests need keys and there are no valid keys."""
+    """Raise UsageError if requests need keys and none is valid."""
     from orchestrator.server.database import FILE_NAME, ServerDatabase
     from orchestrator.server.keys import Keys
 
@@ -314,7 +314,7 @@ def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
         return not is_over() and time.monotonic() < deadline
 
     allow_many_files()
-    # The guard of each engine holds the lock until the engine's last process and its memory are gone.
+    # Each engine's guard holds the lock until the engine's last process has ended and its memory is free.
     with outlived(root, "engines.lock", pause) as held:
         fleet = plan_engines(wish, root, os.environ)
         for note in fleet.notes:
@@ -362,7 +362,7 @@ def _serve(
 
 
 async def _greet(service: Service, sockets: list[socket.socket], where: Where, tell: Tell) -> None:
-    """Print what is served and where, the client's settings, and the state of each upstream."""
+    """Print the addresses, the client's settings, and the state of each upstream."""
     import asyncio
 
     keys = "with keys" if service.settings.require_keys else "without keys"
@@ -386,6 +386,6 @@ async def _greet(service: Service, sockets: list[socket.socket], where: Where, t
 
 
 def _url(host: str, port: int) -> str:
-    """Return the URL at which clients on this machine reach the listener."""
+    """Return the URL for clients on this machine."""
     shown = HOST if host in ("", "0.0.0.0") else "::1" if host == "::" else host
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

@@ -28,10 +28,10 @@ NAME = "ray"
 
 
 class RayWish(Struct, frozen=True):
-    """Command-line options of the engines; None takes the default of orch.toml.
+    """Command-line options of the engines; None means orch.toml's default.
 
-    `engines` has their minimum and maximum number, each with `gpus` GPUs; `idle` is in seconds. Without `python`, the
-    Python beside `ray` in PATH is used.
+    `engines` has their minimum and maximum number, each with `gpus` GPUs; `idle` is in seconds. Without `python`,
+    the Python beside `ray` in PATH is used.
     """
 
     address: str
@@ -47,7 +47,7 @@ class RayWish(Struct, frozen=True):
 class RayEngines:
     """Engines on Ray until the block ends. `folder` is the server's, `tell` gets progress messages.
 
-    Raises UsageError, and EngineUnavailable if the cluster's Python has no Ray.
+    Raises UsageError, and EngineUnavailable if the cluster's Python lacks Ray.
     """
 
     def __init__(self, wish: RayWish, folder: Path, tell: Callable[[str], None]) -> None:
@@ -65,19 +65,19 @@ class RayEngines:
         self._fleet.close()
 
     def added(self, settings: Settings) -> Settings:
-        """Return the settings of a server that these engines join and leave."""
+        """Return the server's settings, adjusted for engines that join and leave."""
         names = self._settings.model_names
         return replace(settings, expected_models=names, most_upstreams=self._settings.most_engines)
 
     @asynccontextmanager
     async def steered(self, service: Service) -> AsyncIterator[None]:
-        """Start and stop engines as this server's rows need them, until the block ends; runs in the server's loop."""
+        """Start and stop engines as this server's rows need, until the block ends; runs in the server's loop."""
         loop = asyncio.get_running_loop()
         self._fleet.begin(SteeredServer(service, lambda: loop))
         try:
             yield
         finally:
-            await asyncio.to_thread(self._fleet.end)  # asks the server once more
+            await asyncio.to_thread(self._fleet.end)  # in a thread, because it sends a last request to this server
 
 
 def _beside_ray() -> Path:
@@ -89,7 +89,7 @@ def _beside_ray() -> Path:
 
 def _settings(wish: RayWish, python: Path) -> RayBackend:
     weights = str(Path(wish.model).absolute()) if Path(wish.model).exists() else wish.model
-    # As without Ray, requests name a model by the last part of its path.
+    # As without Ray, the last part of a model's path is its name in requests.
     name = value_of(wish.options, "--served-model-name") or (
         Path(weights).name if Path(weights).is_absolute() else weights
     )
@@ -104,5 +104,5 @@ def _settings(wish: RayWish, python: Path) -> RayBackend:
             **({} if wish.idle is None else {"idle": f"{wish.idle}s"}),
         }
     )  # fmt: skip
-    # Set unvalidated: names on the Hub contain a slash, which orch.toml does not allow.
+    # Skip validation: Hub names contain a slash, which orch.toml does not allow.
     return found.model_copy(update={"models": {name: model}})

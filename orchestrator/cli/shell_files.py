@@ -20,7 +20,7 @@ PLACES = {
     "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/orch.fish"),
     "man": ("XDG_DATA_HOME", ".local/share", "man/man1/orch.1"),
 }
-"""By shell: the variable of the folder, its default below the user's home, and the file in it."""
+"""By shell, or `man`: the folder's variable, its default below the user's home, and the file in it."""
 ZSH = "add to ~/.zshrc: fpath+=({}); autoload -Uz compinit; compinit"
 install_option = click.option(
     "--install", "installs", is_flag=True, help="Write it where the shell, or man, looks for it."
@@ -40,8 +40,8 @@ def completion(shell: str, installs: bool) -> None:
     from orchestrator.cli import root
 
     made = get_completion_class(shell)
-    assert made is not None  # click has all three
-    # Not through `source()`: for bash, it starts a bash to ask for its version.
+    assert made is not None  # click supports all three shells
+    # `source()` would start a bash to ask for its version.
     complete = made(root, {}, "orch", "_ORCH_COMPLETE")
     _give(shell, complete.source_template % complete.source_vars(), installs)
     if installs and shell == "zsh":
@@ -79,7 +79,7 @@ def _place(kind: str) -> Path:
 
 
 def manual_page() -> str:
-    """Return the manual page of `orch` and all its commands, in man's own markup (roff)."""
+    """Return the manual page of `orch` and all its commands, in roff."""
     from orchestrator.cli import COMMANDS, root
 
     top = click.Context(root, info_name="orch")
@@ -112,7 +112,7 @@ def _first(command: click.Command) -> str:
 
 
 def _text(text: str) -> Iterator[str]:
-    """Return paragraphs; those after a \\b keep their lines, as click shows them."""
+    """Yield roff paragraphs. Paragraphs after a \\b keep their lines, as in click's help."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         keeps_lines = paragraph.lstrip(" ").startswith("\b")
         yield ".PP"
@@ -124,6 +124,6 @@ def _text(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Text without anything that man reads as markup."""
+    """Return a text as one line, with roff markup escaped."""
     text = " ".join(text.split()).replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{text}" if text.startswith((".", "'")) else text

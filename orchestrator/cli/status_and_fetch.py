@@ -75,7 +75,7 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
 def _listing(
     settings: CommandSettings, store: Store | StatusReader, limit: int | None
 ) -> tuple[Lines, Schedules, Sequence[str]]:
-    """Return the newest jobs, the schedules, and a sentence about batches at removed backends."""
+    """Return the newest jobs, the schedules, and sentences about batches at removed backends."""
     lines = settings.lines(store, limit)
     return lines, store.schedules.all(), settings.removed(lines, store.shards.of_job)
 
@@ -83,7 +83,7 @@ def _listing(
 def _looked(
     look: Callable[[CommandSettings, Store | StatusReader], tuple[Lines, Schedules, Sequence[str]]],
 ) -> tuple[CommandSettings, Lines, Schedules, Sequence[str]]:
-    """Read through the quick status reader if possible, else through the store."""
+    """Read with the quick status reader if possible, otherwise with the store."""
     settings = CommandSettings(locate())
     require_current(settings.home)
     with suppress(CannotRead), status_reader(settings.place.database_url, settings.place.database_timeout) as seen:
@@ -106,7 +106,7 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
 
 
 def _say_daemon(settings: CommandSettings, schedules: Schedules) -> None:
-    """Print which daemon runs, and when the next night is."""
+    """Print which daemon runs and when the next night is due."""
     from orchestrator.daemon.lock import running_daemon
     from orchestrator.daemon.running_settings import differences
 
@@ -130,7 +130,7 @@ def _say_daemon(settings: CommandSettings, schedules: Schedules) -> None:
 
 
 def _replica_line(settings: CommandSettings) -> str | None:
-    """Return the state of the home's replica, if it has one."""
+    """Return the state of the home's replica; None if it has none."""
     if not settings.home.has_replica:
         return None
     from orchestrator.daemon.replica.status_file import read_status
@@ -157,7 +157,7 @@ def _watch(context: Context, name: str | None) -> int:
                     draw(lambda width, lines=lines: job_lines(lines, width))  # type: ignore[misc]
                 if all(line.state.is_final for line in ([detail.line] if detail else lines)):
                     return 0
-                time.sleep(WATCH_SECONDS)  # a view is refreshed by the clock
+                time.sleep(WATCH_SECONDS)  # another process makes the progress, and sends no signal
     except KeyboardInterrupt:
         raise CommandInterrupted("the watch has ended") from None
 
@@ -224,7 +224,7 @@ def fetch(
 
 
 def _left_words(context: Context, job: Job, left: int, total: int) -> str:
-    """Say how many rows have no line, and how many of these are in batches that show answers only at their end."""
+    """Say how many rows are missing, and how many of them are in batches that show answers only at their end."""
     finished = max(0, left - context.detail(job.id).line.left)
     told = f"{left:,} of {total:,} are not here yet"
     return told + (
@@ -233,7 +233,7 @@ def _left_words(context: Context, job: Job, left: int, total: int) -> str:
 
 
 def _check_fetchable(context: Context, job: Job, partial: bool) -> None:
-    """Raise UsageError for a job whose rows are not available yet, or no longer."""
+    """Raise UsageError if the job's rows are not available yet, or no longer."""
     from orchestrator.store.gc import CLEARED
 
     if job.finished_at is None and not partial:

@@ -1,4 +1,4 @@
-"""Safe standard output and error: no printed text acts on the terminal."""
+"""Safe standard output and error: no printed text can control the terminal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orchestrator.core.sanitize import escape_controls
 
 
 class StreamFault(OSError):
-    """A fault of standard output or error, other than a reader that has gone; `name` is the stream's."""
+    """A fault of standard output or error other than a closed pipe. `name` is the stream's."""
 
     name = ""
 
 
 class SafeStream:
-    """A text stream that makes control characters visible, whatever writes them: a command, a library, a traceback.
+    """A text stream that makes control characters visible, whether a command, a library or a traceback writes them.
 
     `under` is the raw stream, for the console, which writes escape sequences and cleans its texts itself. `buffer`
     takes bytes, for results that are data.
@@ -36,7 +36,7 @@ class SafeStream:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered. Raises BrokenPipeError or StreamFault."""
+        """Flush the buffer. Raises BrokenPipeError or StreamFault."""
         with self._faults():
             self.under.flush()
 
@@ -61,7 +61,7 @@ class SafeStream:
 
 @contextmanager
 def safe_output() -> Iterator[None]:
-    """Make standard output and error safe for the length of a block."""
+    """Make standard output and error safe during a block."""
     before = sys.stdout, sys.stderr
     make_output_safe()
     try:
@@ -71,16 +71,16 @@ def safe_output() -> Iterator[None]:
 
 
 def make_output_safe() -> None:
-    """Make standard output and error safe from now on, even for characters that they cannot encode."""
+    """Make standard output and error safe from now on, also for characters that they cannot encode."""
     sys.stdout, sys.stderr = _safe(sys.stdout, "stdout"), _safe(sys.stderr, "stderr")
 
 
 def _safe(stream: TextIO | None, name: str) -> TextIO:
-    if stream is None:  # closed before the start
-        stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (open to the end)
+    if stream is None:  # closed before this process started
+        stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (open until this process ends)
     if isinstance(stream, SafeStream):
         return stream
-    with suppress(AttributeError):  # some other program's stand-in for a stream
+    with suppress(AttributeError):  # a test or another program may have replaced the stream
         cast(Any, stream).reconfigure(errors="backslashreplace")
     return cast(TextIO, SafeStream(stream, name))
 

@@ -81,7 +81,7 @@ def try_job(
     def once() -> int:
         with ready() as context, progress(quiet=quiet or as_json) as view:
             say_exposure(context)
-            for one in files:  # a mistake in a file is reported even if no backend answers
+            for one in files:  # first, so that mistakes are reported even if no backend answers
                 draft(one, context.config, context.home, Options(at_once=()), now())
             named = documents if sample is None else _sampled(context, file, sample)
             scope = Scope(limit or (None if named else DOCUMENTS), named, tasks)
@@ -126,7 +126,7 @@ def _tried(context: Context, file: Path, options: Options, view: LiveProgress, *
 
 
 def _whole(context: Context, file: Path, view: LiveProgress) -> WholeJob:
-    """Plan the unanswered rest of the whole job."""
+    """Plan the rest of the whole job, without the rows that are answered."""
     try:
         found = rehearse(context.store, context.home, context.config, file, Options(), now, view.reading)
     except OrchError as error:
@@ -163,7 +163,7 @@ def _json(trial: Trial) -> dict[str, Any]:
 
 
 def _watch(files: Sequence[Path], once: Callable[[], int]) -> int:
-    """Repeat the trial at each change of a file, until Ctrl-C; a file saved during a trial is tried once more."""
+    """Repeat the trial whenever a file changes, until Ctrl-C. A file saved during a trial is tried once more."""
     try:
         while True:
             seen = [_stamp(file) for file in files]
@@ -174,7 +174,7 @@ def _watch(files: Sequence[Path], once: Callable[[], int]) -> int:
                 say(f"orch: {error}")
             say(f"orch: waiting for a change of {' or '.join(map(str, files))} (Ctrl-C ends the watch)")
             while [_stamp(file) for file in files] == seen:
-                time.sleep(LOOK_SECONDS)  # editors save in many ways, but all change the file's stamp
+                time.sleep(LOOK_SECONDS)  # however an editor saves, the file's stamp changes
     except KeyboardInterrupt:
         raise CommandInterrupted("the watch has ended") from None
 

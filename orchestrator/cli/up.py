@@ -33,7 +33,7 @@ from orchestrator.settings.home import Home
 
 log = logging.getLogger(__name__)
 MOST_JOBS = 20
-"""Maximum number of jobs to look at after a round, soonest deadlines first."""
+"""Maximum jobs to report after a round, soonest deadlines first."""
 
 
 @click.command()
@@ -96,7 +96,7 @@ def up(
             stack.enter_context(_pages(daemon, context, web, names, acts=acts))
         say(f"orch: daemon of {context.home.root} is up; Ctrl-C stops it")
         with suppress(Interrupted), nullcontext() if sent is None else sent.explained():
-            # Before any round: a job of an interrupted night must be matched to that night first.
+            # Before the first round, match the jobs of interrupted nights to their nights.
             rounds.nights()
             daemon.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), rounds.tick)
     if sent is not None and sent.superseded is not None:
@@ -108,7 +108,7 @@ def up(
 def _pages(
     daemon: Daemon, context: Context, address: tuple[str, int], names: tuple[str, ...], *, acts: bool
 ) -> AbstractContextManager[object]:
-    """Return the pages of the home, which follow this daemon's settings and report its loop's health."""
+    """Return the home's pages, which follow this daemon's settings and show its loop's health."""
     from orchestrator.cli.pages import PagesOptions
     from orchestrator.cli.pages_process import PagesProcess
 
@@ -134,12 +134,10 @@ class _Rounds:
         daemon.listeners += [self._scheduler.use, self._daily.use, context.use]
 
     def nights(self) -> None:
-        """Start the nights that are due."""
         with self._daemon.notices.apart("schedules"):
             self._told.say(self._scheduler.tick())
 
     def tick(self, daemon: Daemon) -> None:
-        """Finish a round."""
         if daemon.may_act:
             self.nights()
             with daemon.notices.apart("gc"):
@@ -155,10 +153,9 @@ class _Told:
         self._context = context
         self._quiet = quiet
         self._problem = ""
-        self._jobs: dict[JobId, str] = {}  # jobs that continue
+        self._jobs: dict[JobId, str] = {}  # last message of each unfinished job
 
     def say(self, lines: Iterable[str]) -> None:
-        """Print lines unless quiet."""
         for line in lines:
             if not self._quiet:
                 say(f"orch: {line}")
@@ -173,7 +170,7 @@ class _Told:
         self.say(self._moved())
 
     def _moved(self) -> Iterator[str]:
-        """Yield the new states of this home's jobs. Other homes may share the database, and report their own jobs."""
+        """Yield new states of this home's jobs. Other homes that share the database report their own jobs."""
         context, store = self._context, self._context.store
         going = [job for job in store.jobs.unfinished(context.home.identity()) if not job.options.get("dry_run")]
         going = going[:MOST_JOBS]
@@ -191,7 +188,7 @@ class _Told:
 
 
 def _keep_secrets(secrets: dict[str, str], config: Config) -> None:
-    """Update the webhook secrets in place, in the table that the listening server uses."""
+    """Update the table that the listening server uses, in place."""
     try:
         found = webhooks.secrets_of(config)
     except UsageError as error:

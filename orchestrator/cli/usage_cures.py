@@ -21,15 +21,15 @@ _ACTIONS: Mapping[str, str] = {
     "results": "fetch", "answers": "fetch", "get": "fetch", "dashboard": "view", "web": "view", "ui": "view",
     "check": "validate", "lint": "validate", "estimate": "plan", "compare": "diff", "test": "try", "preview": "try",
 }  # fmt: skip
-"""Names of commands in other tools."""
+"""Commands by the names that other tools use."""
 
 
 _REHEARSALS = frozenset({"--dry-run", "--dryrun", "--dry", "--simulate", "--what-if"})
-"""Names of a rehearsal in other tools."""
+"""Other tools' options for a rehearsal."""
 
 
 def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
-    """Return a cure for the mistake in a command line with these words, or None."""
+    """Return a cure for the mistake in a command line, or None. `words` are the command line."""
     odd = next((word for word in words if word[:1] in _ODD_HYPHENS), None)
     if odd is not None:
         return f"write --{odd.lstrip(_ODD_HYPHENS + '-')}, with two plain hyphens"
@@ -55,12 +55,12 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
         if (other := _ACTIONS.get(error.command_name)) not in known:
             other = next(iter(get_close_matches(error.command_name, known, 1)), None)
         return None if other is None else f"did you mean `{context.command_path} {other}`?"
-    # click has a class for every other mistake in a command line.
+    # A plain UsageError means extra arguments: click has subclasses for all other mistakes.
     return _extra(command, words) if type(error) is click.UsageError else None
 
 
 def _value_of(param: click.Parameter | None, words: Sequence[str]) -> str | None:
-    """Return the value that these words give an option; None for an argument."""
+    """Return the value of an option on the command line; None for an argument."""
     for word, after in pairwise([*words, ""]):
         name, has_value, value = word.partition("=")
         if isinstance(param, click.Option) and name in param.opts:

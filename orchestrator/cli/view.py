@@ -33,12 +33,12 @@ def view(address: tuple[str, int], names: tuple[str, ...], acts: bool) -> int:
         serve_pages(bound(*address), context, PagesOptions(address[0], names, acts), _Current(context)),
     ):
         while not interrupted():
-            time.sleep(LOOK_SECONDS)  # another thread serves the pages; this one only waits for a signal
+            time.sleep(LOOK_SECONDS)  # another thread serves the pages; this thread only waits for a signal
     return 0
 
 
 class _Current:
-    """Context of the home that follows changes of orch.toml."""
+    """Returns the home's context, opened anew after a change of orch.toml."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,6 +1,6 @@
-"""Rewrites Excel 97-2003 workbooks (.xls) as `workbook_repair` does newer ones: empty areas, errors, long texts.
+"""Rewrites Excel 97-2003 workbooks (.xls) as `workbook_repair` rewrites newer ones: empty areas, errors, long texts.
 
-The record of a cell begins with its row number, so only these numbers change. Source: [MS-XLS], 2.1.7.20.6.
+A cell's record starts with its row number, so moving a cell changes only this number. Source: [MS-XLS], 2.1.7.20.6.
 """
 
 from __future__ import annotations
@@ -20,41 +20,40 @@ from orchestrator.documents.workbook_scripts import write_scripts
 
 _STREAMS, _OTHER = ("Workbook", "Book"), "Other"
 _HEAD = struct.Struct("<HH")
-_BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that begin a sheet
+_BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that start a sheet
 _END, _SHEET, _DIMENSIONS, _LOCK = 0x000A, 0x0085, 0x0200, 0x002F
 _CONTINUE, _NOTHING, _MOST_SIZE = 0x003C, 0x089C, 0xFFFF
 _LONG_TEXT = re.compile(rb"\x07\x02[\x18-\x20]\x20..[\x00\x01]", re.DOTALL)
-"""A record of a formula's text with the maximum length of a record."""
+"""Record of a formula's text that has a record's maximum length."""
 _ERROR = re.compile(
     rb"\x06[\0\2\4]..(.{6})\x02.([%s]).{3}\xff\xff" % b"".join(map(re.escape, map(bytes, zip(ERRORS)))), re.DOTALL
 )
-"""A formula that gives an error: the place and the format of its cell, and the error."""
+"""A formula with an error as its result: position and format of the cell, then the error."""
 _LABEL = 0x0204
 _FORMAT = 0x041E
 _EXCEL_5 = b"\0\5"
 _CODE_PAGE, _WIDE, _WESTERN = 0x0042, 1200, 1252
 _FONT, _CHARSET, _WESTERN_CHARSETS = 0x0031, 12, frozenset((0, 1, 2))
-"""A font's record, where it has its character set, and the character sets of Western, unknown and symbol fonts."""
+"""A font's record, the offset of its character set, and the character sets of Western, unknown and symbol fonts."""
 _AS_BYTES = {
     ord(bytes((one,)).decode("cp1252")): one for one in range(0x80, 0xA0) if one not in b"\x81\x8d\x8f\x90\x9d"
 }
-"""Characters of windows-1252 that differ from Latin-1, and their bytes."""
+"""Characters of windows-1252 that differ from Latin-1, with their bytes."""
 _LOOK = 500
-"""Number of a sheet's first records that may state its size."""
+"""First records of a sheet that may state its size."""
 _CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
 _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
-"""Records of rows and cells with formatting but no content."""
+"""Records of rows and cells that have formats but no content."""
 
 
 def repaired(data: bytes) -> tuple[bytes, str | None]:
-    """Return the workbook in a form that the library can read, and the encoding of its texts.
+    """Return the workbook in a form that the library can read, and the encoding of its texts, or None.
 
-    If there is an encoding, pass each text that the library returns through `in_encoding`: it knows few code pages,
-    and none with two bytes per character. The used rows of sparse sheets are moved together. Long texts that formulas
-    give become one record each, errors become texts, and raised and lowered digits stay distinct. Errors that were
-    typed in are lost: their records have no room for a text. Workbooks that are embedded in this one lose their
-    names, since the library would read the first that it finds.
-    Raises what `olefile` and `struct` raise for damage.
+    If there is an encoding, pass each text from the library through `in_encoding`: the library knows few code pages,
+    and none with two bytes per character. Empty rows of sparse sheets are removed. Long texts of formulas become one
+    record each, errors become texts, and raised and lowered digits stay distinct. Typed-in errors are lost, because
+    their records have no room for a text. Embedded workbooks are renamed, because the library would read the first
+    that it finds. Raises the errors of `olefile` and `struct` for damage.
     """
     name, stream = _workbook(data)
     if not name:
@@ -81,18 +80,18 @@ def repaired(data: bytes) -> tuple[bytes, str | None]:
 
 
 def in_encoding(text: str, encoding: str) -> str:
-    """Return a text, which the library read as windows-1252, decoded in its real encoding."""
+    """Return a text that the library decoded as windows-1252, decoded by its true encoding."""
     return text.translate(_AS_BYTES).encode("latin-1", "replace").decode(encoding, "replace")
 
 
 def needs_password(data: bytes) -> bool:
-    """True if the cells are encrypted, by any of the old methods."""
+    """Return True if the cells are encrypted, by any of the old methods."""
     name, stream = _workbook(data)
     return bool(name) and any(kind == _LOCK for kind, _, _ in _records(stream, 0))
 
 
 def _workbook(data: bytes) -> tuple[str, bytearray]:
-    """Return the name and the bytes of the stream of records; empty if it is missing."""
+    """Return the name and bytes of the workbook's stream; empty if missing."""
     if data.startswith(OLE):
         with compound.opened(io.BytesIO(data), "spreadsheets") as file:
             for name in _STREAMS:
@@ -102,7 +101,7 @@ def _workbook(data: bytes) -> tuple[str, bytearray]:
 
 
 def _without_others(data: bytes, name: str) -> bytes:
-    """Return the file with a single stream of the names that the library looks for: its own workbook, as `name`."""
+    """Return the file with only its own workbook, as `name`, under a name that the library looks for."""
     renamed = bytearray(data)
     with compound.opened(io.BytesIO(data), "spreadsheets") as file:
         own = next(entry for entry in file.root.kids if entry.name.lower() == name.lower())
@@ -113,8 +112,8 @@ def _without_others(data: bytes, name: str) -> bytes:
 
 
 def _move_empty(stream: bytearray) -> bool:
-    """Replace continuations without bytes, at which the library fails, by one record without meaning behind the
-    others. True if any was replaced.
+    """Replace empty continuations, at which the library fails, by one meaningless record behind the others. Returns
+    True if any was replaced.
     """
     found = False
     for is_more, group in groupby(_records(stream[:], 0), lambda record: record[0] == _CONTINUE):
@@ -129,10 +128,10 @@ def _move_empty(stream: bytearray) -> bool:
 
 
 def _join_texts(stream: bytearray) -> bool:
-    """Join each text that continues in further records, since the library reads only the first. True if any was
-    joined.
+    """Join each text that continues in further records, because the library reads only the first. Returns True if
+    any was joined.
 
-    The freed space becomes a record without meaning, so that all other records keep their places.
+    A meaningless record fills the freed space, so that all other records keep their offsets.
     """
     found = False
     for start in [match.start() for match in _LONG_TEXT.finditer(stream)]:
@@ -141,7 +140,7 @@ def _join_texts(stream: bytearray) -> bool:
         text, end = stream[at : at + size], at + size
         while end + _HEAD.size < len(stream) and _HEAD.unpack_from(stream, end)[0] == _CONTINUE:
             more = _HEAD.unpack_from(stream, end)[1]
-            if stream[end + _HEAD.size] & 1 != is_wide:  # rare: it would not fit into its place
+            if stream[end + _HEAD.size] & 1 != is_wide:  # rare: the joined text would need more room
                 break
             text += stream[end + _HEAD.size + 1 : end + _HEAD.size + more]
             end += _HEAD.size + more
@@ -153,9 +152,9 @@ def _join_texts(stream: bytearray) -> bool:
 
 
 def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
-    """Replace formulas that give errors by texts, which are never longer. True if any was replaced.
+    """Replace formulas with an error by texts, which are never longer. Returns True if any was replaced.
 
-    `is_wide`: texts state the width of their characters, as they have since Excel 97.
+    `is_wide`: texts state the width of their characters, as in Excel 97 and later.
     """
     found = list(_ERROR.finditer(bytes(stream)))
     for one in found:
@@ -168,10 +167,10 @@ def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
 
 
 def _write_formats(stream: bytearray) -> bool:
-    """Write number formats as since Excel 97: the longer length takes the place of the last character.
+    """Write number formats as in Excel 97 and later. The longer length field replaces the format's last character.
 
-    The library reads all formats in this form. The characters before the last tell whether a format shows dates,
-    except if it has only one.
+    The library reads all formats in this form. The characters before the last reveal date formats, unless the format
+    has only one.
     """
     found = [at for kind, at, size in _records(stream, 0) if kind == _FORMAT and size == stream[at + 2] + 3 > 4]
     for at in found:
@@ -181,7 +180,7 @@ def _write_formats(stream: bytearray) -> bool:
 
 
 def _write_code_page(stream: bytearray, usual: int) -> int | None:
-    """Replace the code page by the usual one, and return it; None if it is not stated."""
+    """Replace the code page by `usual` and return the old one; None if not stated."""
     for kind, at, size in _records(stream, 0):
         if kind == _CODE_PAGE and size == 2:
             (page,) = struct.unpack_from("<H", stream, at)
@@ -191,14 +190,14 @@ def _write_code_page(stream: bytearray, usual: int) -> int | None:
 
 
 def _encoding_of_fonts(stream: bytearray) -> str | None:
-    """Return the encoding of a workbook of Excel 5 that states no code page, if all its fonts agree on one."""
+    """Return the encoding of an Excel 5 workbook without code page, if all its fonts agree on one."""
     found = {stream[at + _CHARSET] for kind, at, size in _records(stream, 0) if kind == _FONT and size > _CHARSET}
     named = {CHARSETS[charset] for charset in found - _WESTERN_CHARSETS if charset in CHARSETS}
     return named.pop() if len(named) == 1 else None
 
 
 def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, place and size of the records from one place on, up to the end of their part."""
+    """Yield kind, offset and size of the records from offset `at` to the end of their substream."""
     depth = 0
     while at + _HEAD.size <= len(stream):
         kind, size = _HEAD.unpack_from(stream, at)
@@ -210,7 +209,7 @@ def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _sheets(stream: bytearray) -> list[int]:
-    """Return where the sheets begin."""
+    """Return the offsets of the sheets."""
     return [struct.unpack_from("<I", stream, at)[0] for kind, at, _ in _records(stream, 0) if kind == _SHEET]
 
 
