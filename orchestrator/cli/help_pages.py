@@ -14,7 +14,7 @@ from orchestrator.core.errors import StorageError, UsageError
 
 INSTALLED = "share/doc/orch-batch/"
 FOLDERS = ("how-to", "reference", "", "explanation", "decisions")
-"""Of several pages with the same name, the page in the first of these folders is shown."""
+"""If several pages have the same name, the page in the first of these folders is shown."""
 
 
 @click.command("help")

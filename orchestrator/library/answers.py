@@ -33,7 +33,7 @@ from orchestrator.policy.answer_text import response_json
 T = TypeVar("T")
 Schema = type[Any] | UnionType | Mapping[str, Any]
 SHOWN = 20
-"""Rows of a table in a notebook."""
+"""Maximum rows of a table in a notebook."""
 _TYPES = {
     Plain.TEXT: CellType.TEXT, Plain.INTEGER: CellType.INTEGER, Plain.NUMBER: CellType.NUMBER,
     Plain.BOOLEAN: CellType.BOOLEAN,
@@ -41,7 +41,7 @@ _TYPES = {
 
 
 class AnswerFields(dict[str, Any]):
-    """An answer that is a JSON object; its fields are attributes too."""
+    """An answer that is a JSON object. Its fields are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -54,7 +54,7 @@ class AnswerRow(msgspec.Struct, Generic[T], frozen=True):
     """A row with its outcome: an `answer`, or an `error`.
 
     `document` names the row or file, `route` is the backend that answered, `cost` is in dollars. `quotes` are the
-    answer's quotes with their places; their fields are attributes too.
+    answer's quotes with their positions; their fields are also attributes.
     """
 
     document: str
@@ -83,18 +83,18 @@ class FailedRow(AnswerRow[Any], frozen=True):
 
 
 EndedRow = AnsweredRow[T] | FailedRow
-"""A row whose `error` tells type checkers if the row has an answer."""
+"""A row with an outcome. Checking `error` tells type checkers if the row has an answer."""
 
 
 class AnswerType(Generic[T]):
-    """The type of a question's answers: a type that pydantic reads, a JSON Schema, or text."""
+    """The type of a question's answers: a type that pydantic knows, a JSON Schema, or text."""
 
     def __init__(self, schema: Any, *, is_vector: bool = False) -> None:
         self._is_vector = is_vector
         self._adapter: TypeAdapter[Any] | None = None
         self._python_names: list[str] = []
         self.name: str | None = None
-        """Name of the type; None if the answers have no named type."""
+        """Name of the type; None if the type has no name."""
         self.json_schema: dict[str, Any] | None = None
         if isinstance(schema, Mapping):
             self.json_schema = dict(schema)
@@ -105,7 +105,7 @@ class AnswerType(Generic[T]):
         self._kind = None if self.json_schema is None else kind_of(self.json_schema)
 
     def fields(self) -> dict[str, CellType]:
-        """Return the columns of the answers; one column `answer` for answers without named fields."""
+        """Return the columns of the answers. Answers without named fields have one column, `answer`."""
         if self._kind is None:
             return {VECTOR: CellType.ANY} if self._is_vector else {WHOLE: CellType.TEXT}
         if not isinstance(self._kind, Struct):
@@ -115,14 +115,14 @@ class AnswerType(Generic[T]):
             return dict(types)
         root = root_of(self.json_schema)
         formats = root.get("properties", {}) if isinstance(root, Mapping) else {}
-        # A type's fields have the same order as its schema's properties, even if fields have aliases.
+        # A type's fields and its schema's properties have the same order, even if fields have aliases.
         names = self._python_names if len(self._python_names) == len(types) else [name for name, _ in types]
         return {
             python: _dated(type_, formats.get(name, {})) for python, (name, type_) in zip(names, types, strict=True)
         }
 
     def parse(self, output: Any, raw: bytes) -> T:
-        """Parse an answer into its type. Raises ValidationError if `raw` does not fit a model."""
+        """Parse an answer into its type. Raises ValidationError if `raw` does not fit."""
         if self._adapter is not None:
             return self._adapter.validate_json(raw)  # type: ignore[no-any-return]
         return _attributes(output)  # type: ignore[no-any-return]
@@ -139,7 +139,7 @@ class AnswerType(Generic[T]):
 
 
 def _adapter_of(schema: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
-    """Return pydantic's adapter for a type, and the JSON Schema of its values. Raises UsageError."""
+    """Return pydantic's adapter for a type, and the type's JSON Schema. Raises UsageError."""
     name = schema.__name__ if isinstance(schema, type) else f"{schema!r:.80}"
     try:
         if isinstance(schema, BaseModel | str | int | float | list | tuple | set | bytes):
@@ -155,7 +155,7 @@ def _adapter_of(schema: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
 
 
 def _field_names(schema: Any) -> list[str]:
-    """Return the names of a type's fields in Python, in order. Empty if the type has no known fields."""
+    """Return the Python names of a type's fields, in order; empty if unknown."""
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         return list(schema.model_fields)
     return [field.name for field in dataclasses.fields(schema)] if dataclasses.is_dataclass(schema) else []
@@ -166,7 +166,7 @@ def _cell_type(kind: Kind) -> CellType:
 
 
 def _dated(type_: CellType, schema: Mapping[str, Any]) -> CellType:
-    """Return the type of a field's column; dates are text in JSON, but not in Python."""
+    """Return the type of a field's column. Dates are text in JSON, but not in Python."""
     options = [one for one in schema.get("anyOf", [schema]) if isinstance(one, Mapping) and one.get("type") != "null"]
     formats = {one.get("format") for one in options}
     if type_ is CellType.TEXT and formats != {None}:
@@ -181,7 +181,7 @@ def _attributes(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with its enums and sets replaced, since frames cannot hold them."""
+    """Return a value without enums and sets, which frames cannot hold."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
@@ -192,7 +192,7 @@ def _plain(value: Any) -> Any:
 
 
 def answer_rows(lines: Iterable[bytes], type_: AnswerType[T], prefix: str = "") -> Iterator[EndedRow[T]]:
-    """Yield the rows of merged lines; the row of a long document includes its parts.
+    """Yield the rows of merged lines. A split document has one row, without its parts.
 
     `prefix`, the job's `name_prefix`, is removed from the names of documents.
     """
@@ -220,7 +220,7 @@ def answer_rows(lines: Iterable[bytes], type_: AnswerType[T], prefix: str = "") 
 def finished_lines(context: Context, job: Job, *, style: str = "jsonl", is_merged: bool = False) -> Iterator[bytes]:
     """Return the merged lines of a finished job.
 
-    `is_merged` says that the job has just ended, so the merged rows in the home are current. Raises StorageError.
+    `is_merged`: the job has just ended, so the merged rows in the home are current. Raises StorageError.
     """
     merged = context.home.merged(job.id, style)
     if is_merged and merged.exists():
@@ -293,7 +293,7 @@ class Answers(Sequence[EndedRow[T]]):
 
 
 def answer_columns(rows: Sequence[EndedRow[T]], type_: AnswerType[T], prefix: str) -> list[NewColumn]:
-    """Return the columns that rows add to a frame: the answers' fields, `error` and `cost`."""
+    """Return the columns that a job adds to a frame: the answers' fields, `error` and `cost`."""
     fields = type_.fields()
     cells = [type_.cells(row.answer, fields) for row in rows]
     columns = [
@@ -313,7 +313,7 @@ _decode_body = json_decoder().decode
 
 
 def completions(context: Context, job: Job, parse: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each row's id in a finished batch file, with its parsed response body or its RowError.
+    """Yield the ids of a finished batch file's rows, each with its parsed response body or its RowError.
 
     Raises StorageError.
     """

@@ -1,4 +1,4 @@
-"""Checks of a call's arguments, before anything is read or written."""
+"""Checks a call's arguments before anything is read or written."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from orchestrator.settings.task_spec import JobFilePart
 
 OWN_FIELDS = ("name", "documents", "tasks")
-"""Fields of the job file that a call writes itself."""
+"""Fields of the job file that the call itself writes."""
 TERMS = ("deadline", "budget", "backend")
-"""Arguments of plan, run and submit, but not of a question."""
+"""Arguments of plan, run and submit, which a question does not take."""
 
 
 def of_type(what: str, value: Any, wanted: Any, cure: str) -> None:
-    """Raise UsageError if an argument is not of the wanted type."""
     if not isinstance(value, wanted):
         raise UsageError(f"{what}: {type(value).__name__} is not {cure}")
 
@@ -51,7 +50,7 @@ def job_fields(job: Any) -> dict[str, Any]:
 def known_fields(
     given: Mapping[str, Any], part: type[JobFilePart], what: str, own: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the arguments as fields for a part of the job file: a task or a source.
+    """Return the arguments as fields of a job file's task or source (`part`).
 
     Raises UsageError for a name that neither the part nor the call (`own`) has.
     """
@@ -66,7 +65,7 @@ def known_fields(
 
 
 def deadline_text(deadline: Any) -> str | None:
-    """Return a deadline in the form that job files use. Raises UsageError."""
+    """Return a deadline in a job file's form. Raises UsageError."""
     try:
         if isinstance(deadline, timedelta):
             deadline = now() + deadline

@@ -1,8 +1,8 @@
-"""Processes that build jobs, so that a slow document never holds up the daemon.
+"""Processes that build jobs, so that a slow document never delays the daemon.
 
 Each process reads an order from stdin and writes the outcome to stdout. The process ends with the daemon. An
-unfinished build starts anew later, as the claim on the job is a lock that ends with the process. A shared database
-refuses the process's writes once another daemon has taken over.
+unfinished build is repeated later, because the claim on the job is a lock that ends with the process. A shared
+database refuses the process's writes once another daemon has taken over.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACES = 2
-"""Number of builds that may run at a time in their first `GIVES_WAY_SECONDS`."""
+"""Maximum builds that run at a time during their first `GIVES_WAY_SECONDS`."""
 GIVES_WAY_SECONDS = 5.0
-"""Seconds after which a build no longer counts against `PLACES`, so that others may start."""
+"""Seconds after which a build no longer counts towards `PLACES`, so that others may start."""
 MOST = 8
-"""Maximum number of processes at a time, each with its reader processes."""
+"""Maximum processes at a time; each has its own reader processes."""
 FORGOTTEN_SECONDS = 60.0
 """Seconds after which a waiting build that is no longer requested loses its turn."""
 BEHIND = 5
-"""Difference between a build's niceness and the daemon's."""
+"""Niceness of a build relative to the daemon's."""
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -71,7 +71,7 @@ class _Build(Struct):
         said, _ = self.process.communicate(charge)
         try:
             self.outcome = pickle.loads(said)
-        except Exception:  # noqa: BLE001  (cut off, its output may be anything)
+        except Exception:  # noqa: BLE001  (truncated output may raise any error)
             self.outcome = BuildDied(f"the process that built it {how_it_ended(self.process.returncode)}")
         self.is_over = True
 
@@ -79,7 +79,7 @@ class _Build(Struct):
 class BuildProcesses:
     """Runs the builds that daemons order (`pipeline.build.build_orders.Builds`) until the block ends.
 
-    Only one thread may use it, and must live as long as the process: see `end_with`.
+    Use from a single thread, which must live as long as the process: see `end_with`.
     """
 
     def __init__(self, context: Context, fence: DaemonFence | None = None) -> None:
@@ -110,7 +110,7 @@ class BuildProcesses:
         del self._waiting[key]
         charge = pickle.dumps(_Charge(self._place, self._config, self._fence, order))
         build = self._builds[key] = _Build(_started())
-        # A daemon thread: the ending process does not wait for the processes it killed.
+        # A daemon thread, because the ending process must not wait for the processes that it killed.
         threading.Thread(target=build.see_through, args=(charge,), name=f"build {key}", daemon=True).start()
 
     def _has_place(self, at: float) -> bool:
@@ -128,7 +128,7 @@ class BuildProcesses:
             return None
         del self._builds[key]
         if isinstance(build.outcome, StorageError) and not isinstance(build.outcome, JobFilesError):
-            raise BuildDied(str(build.outcome))  # if the home itself is broken, the daemon notices too
+            raise BuildDied(str(build.outcome))  # if the home itself is broken, the daemon notices that, too
         if isinstance(build.outcome, Exception):
             raise build.outcome
         return Done(build.outcome)
@@ -147,21 +147,21 @@ def _started() -> subprocess.Popen[bytes]:
             command(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            process_group=0,  # so that Ctrl-C in a terminal reaches only the daemon
+            process_group=0,  # Ctrl-C in a terminal then reaches only the daemon
         )
     except OSError as error:
         raise BuildDied(f"no process can be started: {error.strerror}") from error
 
 
 def main() -> None:
-    """Carry out one order; this is the main function of a build process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the daemon acts on a signal to all processes
+    """Run a build process: carry out one order."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes is meant for the daemon
     end_with(int(sys.argv[-1]))
     with suppress(OSError):
         os.nice(BEHIND)
     charge: _Charge = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb") as told:
-        os.dup2(2, 1)  # keeps what libraries print out of the outcome
+        os.dup2(2, 1)  # libraries' prints go to stderr, not into the outcome
         log_to(Home(charge.place.home))
         outcome: object
         try:

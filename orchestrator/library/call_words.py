@@ -1,4 +1,4 @@
-"""Errors about a call: mistakes in files that the call wrote are named by the call's arguments."""
+"""Errors about a call. Mistakes in files that the call wrote are reported as mistakes in its arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PART = re.compile(r"(?:tasks|documents)\[0\](?:\.|$)")
 
 @contextmanager
 def told_by_arguments(frames: Path) -> Iterator[None]:
-    """Name arguments of the call in a block's errors. `frames` is the folder of the files that calls write."""
+    """Name the call's arguments in a block's errors. `frames` is the folder of the files that calls write."""
     try:
         yield
     except OrchError as error:

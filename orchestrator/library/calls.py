@@ -54,7 +54,7 @@ def frame(
     id: str | Sequence[str] | None = None, text: str | None = None, name: str | None = None, prefix: str = "",  # noqa: A002
     job: Mapping[str, Any] | None = None, **task: Any,
 ) -> FrameDraft[Any]:  # fmt: skip
-    """Return a question about every row of a frame, to plan, submit or run; nothing is asked or spent yet.
+    """Return a question about every row of a frame, to plan, submit or run. Nothing is sent or spent yet.
 
     The arguments are those of `orch.map`.
     """
@@ -133,7 +133,7 @@ def requests(
     backend: str | None = None, endpoint: str = CHAT, name: str = "requests", raise_on_error: bool = False,
     progress: bool | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Send requests given as arguments of OpenAI's clients; return a ChatCompletion or RowError for each, in order.
+    """Send requests, given as arguments of OpenAI's clients. Return a ChatCompletion or RowError for each, in order.
 
     `endpoint` is the requests' path: `/v1/responses` gives Response, `/v1/embeddings` CreateEmbeddingResponse.
     """
@@ -166,8 +166,8 @@ def batch(
 ) -> list[Any]:  # fmt: skip
     """Call a client's method, such as `client.chat.completions.create`, for many keyword arguments as one batch.
 
-    The batch goes to the backend of orch.toml that has the client's address. The client's key is not used. Raises
-    UsageError with the lines to add if no backend has that address.
+    The batch goes to the backend of orch.toml that has the client's address. The client's key is not used. If no
+    backend has that address, raises UsageError with the lines to add to orch.toml.
     """
     endpoint, address = url_and_address(method)
     with ready() as context:
@@ -185,7 +185,8 @@ def open_job(name: str, *, schema: Schema | None = ...) -> JobHandle[Any]: ...
 def open_job(name: str, *, schema: Schema | None = None) -> JobHandle[Any]:
     """Return a job of this home by its id, the start of its id, or its name (newest run).
 
-    With `schema`, answers are of this type. Otherwise, objects have their fields as attributes. Raises UsageError.
+    With `schema`, answers are of this type. Otherwise, JSON objects have their fields as attributes. Raises
+    UsageError.
     """
     arguments.of_type("open_job", name, str, "the id or name of a job")
     with ready() as context:

@@ -19,9 +19,9 @@ _NO_BODY = ("extra_headers", "extra_query")
 
 
 def body_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body that a client sends for the arguments of a call.
+    """Return the body that a client would send for a call's arguments.
 
-    `timeout` is left out, as a batch has a deadline. Raises UsageError for arguments that a batch cannot have.
+    `timeout` is dropped because a batch has a deadline. Raises UsageError for arguments that a batch cannot have.
     """
     body = {name: value for name, value in arguments.items() if not _is_left_out(value)}
     for name in _NO_BODY:
@@ -35,7 +35,7 @@ def body_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_left_out(value: Any) -> bool:
-    """True for the values by which OpenAI's client marks arguments that are not sent."""
+    """Return True for OpenAI's placeholders of arguments that are not sent."""
     kind = type(value)
     return kind.__module__.partition(".")[0] == "openai" and kind.__name__ in ("NotGiven", "Omit")
 
@@ -44,7 +44,7 @@ def url_and_address(method: Callable[..., Any]) -> tuple[str, str]:
     """Return the endpoint of a client's bound `create`, and the client's address. Raises UsageError."""
     resource: Any = getattr(method, "__self__", None)
     client = getattr(resource, "_client", None)
-    # openai.resources.chat.completions.completions and openai.resources.embeddings, for example
+    # For example openai.resources.chat.completions.completions or openai.resources.embeddings.
     module = type(resource).__module__.rpartition("resources.")[2]
     name = next((one for one in _URLS if f"{module}.".startswith(f"{one}.")), "")
     address = str(getattr(client, "base_url", ""))
@@ -57,7 +57,7 @@ def url_and_address(method: Callable[..., Any]) -> tuple[str, str]:
 
 
 def backend_at(config: Config, address: str) -> str:
-    """Return the name of the backend at an address. Raises UsageError with the lines that would add one."""
+    """Return the name of the backend at an address. Raises a UsageError with the lines that would add one."""
     for name, backend in config.backends.items():
         match backend:
             case LocalBackend():
@@ -81,6 +81,6 @@ def backend_at(config: Config, address: str) -> str:
 
 
 def _place(address: str) -> tuple[str, str | None, int | None, str]:
-    """Return the form that all spellings of an address share."""
+    """Return the same value for all spellings of an address."""
     parts = urlsplit(address)
     return parts.scheme, *host_and_port(address), parts.path.rstrip("/")

@@ -1,4 +1,4 @@
-"""Settings, home, store and log for a command or for a call from Python."""
+"""Settings, home, store and log of a command or of a call from Python."""
 
 from __future__ import annotations
 
@@ -36,24 +36,22 @@ if TYPE_CHECKING:
 
 
 YOUNG_OBJECTS = 50_000
-"""Number of new objects after which a garbage collection begins while a job is running."""
+"""New objects between two garbage collections while a job runs."""
 
 
 class CommandSettings:
-    """Settings and home of one command."""
-
     def __init__(self, place: Place) -> None:
         self.place = place
         self.home = Home(place.home)
 
     @property
     def path(self) -> Path | None:
-        """Path of the orch.toml that this command reads."""
+        """Path of the orch.toml that is read, or None."""
         return self.place.path
 
     @property
     def readable(self) -> Config | None:
-        """The settings, or None while orch.toml is broken; for commands that only look."""
+        """The settings, or None while orch.toml is broken; for commands that only show something."""
         try:
             return self.config
         except InputError:
@@ -61,7 +59,7 @@ class CommandSettings:
 
     @cached_property
     def config(self) -> Config:
-        """All settings, read at the first use. Raises InputError."""
+        """All settings, read on first use. Raises InputError."""
         from orchestrator.settings.config import load
 
         return load(self.place)
@@ -81,17 +79,16 @@ class CommandSettings:
         return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
 
     def lines(self, store: Store | StatusReader, limit: int | None = 20) -> list[JobLine]:
-        """Return a line for each of the newest jobs."""
+        """Return a line for each of the newest `limit` jobs; None: all."""
         return self.lines_of(store, store.jobs.newest(limit))
 
     def lines_of(self, store: Store | StatusReader, jobs: Sequence[Job]) -> list[JobLine]:
-        """Return a line for each job, in the given order."""
         found = status.lines(store, jobs, now(), self.running_cost)
         stopped = self._stopped(found, store.shards.of_job)
         return [_stopped_line(line) if line.job.id in stopped else line for line in found]
 
     def removed(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> list[str]:
-        """Return messages about batches of this home's listed jobs at backends that orch.toml no longer has."""
+        """Return messages about batches of these jobs of this home at backends that orch.toml no longer has."""
         jobs = [line.job for line in lines if not line.state.is_final]
         own = [job.id for job in jobs if job.home == self.home.identity()]
         sent = [shard for job_id in own for shard in shards_of(job_id) if shard.state in AT_BACKEND]
@@ -102,7 +99,7 @@ class CommandSettings:
         return removed_words(at_removed(sent, settings.backends))
 
     def _stopped(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> set[JobId]:
-        """Return the jobs of this home that have begun, but that no process works on."""
+        """Return this home's jobs that have started but that no process works on."""
         from orchestrator.daemon.lock import running_daemon
 
         jobs = [line.job for line in lines if line.state in (JobState.RUNNING, JobState.MERGING)]
@@ -121,7 +118,6 @@ class CommandSettings:
 
 
 def _stopped_line(line: JobLine) -> JobLine:
-    """Return the line of a job that no process works on, as stopped and without a forecast."""
     return replace(line, state=JobState.STOPPED, eta_seconds=None)
 
 
@@ -129,14 +125,12 @@ STOPPED = "no daemon is running, so nothing continues: `orch up`, or `orch run` 
 
 
 class Context(CommandSettings):
-    """Settings, home and store of one command."""
-
     def __init__(self, place: Place, store: Store) -> None:
         super().__init__(place)
         self.store = store
 
     def job(self, name: str, *, tell: bool = True) -> Job:
-        """Return the job that a user names; `tell` prints the job's id if the user gave a name. Raises UsageError."""
+        """Return the job that a user means. With `tell`, print its id if the user gave a name. Raises UsageError."""
         from orchestrator.store.job_names import job_named
 
         found = job_named(self.store, self.home.identity(), name)
@@ -145,7 +139,7 @@ class Context(CommandSettings):
         return found
 
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
-        """Return all that is known about a job now. Raises UsageError if the job does not exist."""
+        """Return a job's current details. Raises UsageError if the job does not exist."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         is_stopped = bool(self._stopped([found.line], lambda _: found.shards))
         line = _stopped_line(found.line) if is_stopped else found.line
@@ -174,12 +168,12 @@ class Context(CommandSettings):
         try:
             models = models_of(self.config, detail.line.job)
         except OrchError:
-            return {}  # a command that needs orch.toml reports what is wrong with it
+            return {}  # commands that need orch.toml report its mistake
         names = {shard.id: resolve_model(shard.model, shard.backend, models) for shard in detail.shards}
         return {shard: name for shard, name in names.items() if name is not None}
 
     def outlook(self, job: Job) -> Outlook | None:
-        """Return the outlook of a job; None if it is over or unbuilt, or no backend may take its rows."""
+        """Return a job's outlook; None if it is over or not built yet, or if no backend may take its rows."""
         if job.built_at is None or job.finished_at is not None or job.cancel_requested_at is not None:
             return None
         if (settings := self.readable) is None:
@@ -191,7 +185,7 @@ class Context(CommandSettings):
         return planning_of(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
-        """Return how many seconds each of our own backends with a job's batches has had no usable upstream."""
+        """Return the seconds without a usable upstream of each of orch's own backends that has batches of the job."""
         from orchestrator.daemon.health import down_for, fetch_health
         from orchestrator.settings.backends import OwnServer
 
@@ -201,17 +195,17 @@ class Context(CommandSettings):
         return down_for({name: health for name, health in told.items() if health is not None})
 
     def missing_keys(self, job: Job) -> dict[str, str]:
-        """Return the keys that a daemon started here would lack for a job, by backend; empty while a daemon runs."""
+        """Return messages about keys that a daemon started here would lack, by backend; empty while a daemon runs."""
         from orchestrator.daemon.lock import running_daemon
 
         if (settings := self.readable) is None or running_daemon(self.home) is not None:
-            return {}  # a running daemon notes what it lacks itself
+            return {}  # a running daemon reports its missing keys itself
         from orchestrator.pipeline.plan.problems_now import missing_keys
 
         try:
             return missing_keys(settings, job, os.environ)
         except OrchError:
-            return {}  # a command that needs orch.toml reports what is wrong with it
+            return {}  # commands that need orch.toml report its mistake
 
     def _obstacle(self, detail: JobDetail) -> str | None:
         """Return why an open job is not sent: the daemon's note, a missing key or no daemon; None if all is well."""
@@ -228,7 +222,7 @@ class Context(CommandSettings):
         return None if noted is None else "; ".join(line.strip() for line in noted.splitlines())
 
     def _health_of(self, running: Sequence[Shard]) -> dict[str, dict[str, Any] | None]:
-        """Return the health of our own servers that work on these batches; None for a server that does not answer."""
+        """Return the health of orch's own servers that run these batches; None for a server that does not answer."""
         from orchestrator.daemon.health import fetch_health
         from orchestrator.settings.backends import OwnServer
 
@@ -241,7 +235,7 @@ class Context(CommandSettings):
     def _waits_for_retries(
         self, line: JobLine, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]
     ) -> bool:
-        """True if every open row waits for its next attempt, which makes the speed so far useless for a forecast."""
+        """Return True if every open row waits for its next attempt. A forecast by the speed so far would be wrong."""
         from orchestrator.pipeline.refused_rows import rows_in_back_off
 
         left = waiting = line.left
@@ -251,7 +245,7 @@ class Context(CommandSettings):
         return left > 0 >= waiting
 
     def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
-        """Return why rows do not run, as the daemon or its servers report it, or None if all is well."""
+        """Return why rows do not run, as reported by the daemon or its servers; None if all is well."""
         from orchestrator.daemon.health import last_to_fail, remedy, without_engine
         from orchestrator.daemon.lock import running_daemon
         from orchestrator.pipeline.refused_rows import describe_refused
@@ -278,8 +272,8 @@ class Context(CommandSettings):
 def opened(place: Place | None = None, fence: DaemonFence | None = None) -> Iterator[Context]:
     """Open the context of a command, or of a daemon's helper process with the daemon's `fence`.
 
-    All records are on the home's replica, if any, when the block ends. Raises InputError, StorageError, or
-    UsageError if another machine works on the home.
+    When the block ends, all records are on the home's replica, if it has one. Raises InputError, StorageError, and
+    UsageError if another machine's daemon is active.
     """
     from orchestrator.store import Store
     from orchestrator.store.home_identity import recognise
@@ -299,7 +293,7 @@ def opened(place: Place | None = None, fence: DaemonFence | None = None) -> Iter
 
 
 def require_current(home: Home) -> None:
-    """Raise UsageError if the home has a replica and its active daemon is not on this machine."""
+    """Raise UsageError if the home has a replica and its active daemon is on another machine."""
     if home.has_replica:
         from orchestrator.daemon.replica.status_file import require_active
 
@@ -307,7 +301,7 @@ def require_current(home: Home) -> None:
 
 
 def is_current(home: Home) -> bool:
-    """True if the home has no replica, or its active daemon is on this machine."""
+    """Return True if the home has no replica, or its active daemon is on this machine."""
     try:
         require_current(home)
     except UsageError:
@@ -323,7 +317,7 @@ def _wait_until_sent(home: Home) -> None:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Collect garbage less often in a block: scanning the caller's objects as well takes a fifth of a job's time."""
+    """Collect garbage less often. Scanning the caller's objects each time would take a fifth of a job's time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], YOUNG_OBJECTS) if before[0] else 0, *before[1:])
     try:
@@ -334,7 +328,7 @@ def _few_collections() -> Iterator[None]:
 
 @contextmanager
 def ready() -> Iterator[Context]:
-    """Open the context after reading all settings, so that their errors are reported before a database is created."""
+    """Open the context after reading all settings, so that mistakes are reported before a database is created."""
     settings = CommandSettings(locate())
     config = settings.config
     with _few_collections(), _quiet_libraries, opened(settings.place) as context:
@@ -368,21 +362,21 @@ def say_schema_hints(job: Job) -> None:
 
 
 def say_keys(config: Config | None) -> None:
-    """Report who receives keys, before any is sent, if orch.toml was found rather than named."""
+    """Report who receives keys, before any is sent, if orch.toml was found and not named by the user."""
     if config is not None and config.place.is_found:
         for variable, address in config.keys_sent:
             say(f"orch: {config.path}, found here, sends the key in {variable} to {address}")
 
 
 class _SafeLines(logging.Formatter):
-    """Formats log lines: shows control characters, and indents all but the first line of a record."""
+    """Formats log lines: shows control characters, and indents all but a record's first line."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_controls(super().format(record)).replace("\n", "\n  ")
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports a failure to write (such as a full disk) once, until writing works again."""
+    """A log file that reports once that it cannot be written, for example on a full disk, until it can again."""
 
     is_failing = False
 
@@ -390,7 +384,7 @@ class _LogFile(logging.FileHandler):
         was_failing, self.is_failing = self.is_failing, False
         try:
             super().emit(record)
-        except OSError:  # it cannot be opened
+        except OSError:  # the file cannot be opened
             self.handleError(record)
         if self.is_failing and not was_failing:
             say(f"orch: cannot write the log {self.baseFilename}; continuing without it")
@@ -400,20 +394,20 @@ class _LogFile(logging.FileHandler):
 
 
 _NOISY = ("httpx2", "httpcore", "openai", "uvicorn.access", "alembic")
-"""Loggers of libraries that write a line for each of orch's own calls."""
+"""Libraries' loggers that write a line for each of orch's own calls."""
 
 
 def log_to(home: Home) -> None:
-    """Send the process's log to the home's file: stderr is for the user."""
+    """Send the process's log to the home's file. Stderr is for the user."""
     logging.basicConfig(level=logging.INFO, handlers=[_log_file(home)], force=True)
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 class _QuietLibraries:
-    """A block during which libraries log only warnings, since orch's own calls are not the caller's.
+    """A block in which libraries log only warnings, because orch's own requests would clutter the caller's log.
 
-    A level that the caller has set is kept. Blocks in several threads may overlap.
+    Levels set by the caller are kept. Blocks of several threads may overlap.
     """
 
     def __init__(self) -> None:
@@ -427,7 +421,7 @@ class _QuietLibraries:
             if self._blocks == 1:
                 loggers = map(logging.getLogger, (*_NOISY, "uvicorn.error"))
                 self._changed = [one for one in loggers if one.level == logging.NOTSET]
-            for one in self._changed:  # each time, as uvicorn sets a level of its own
+            for one in self._changed:  # in every block, because uvicorn sets its own level
                 one.setLevel(logging.WARNING)
 
     def __exit__(self, *_: object) -> None:
@@ -442,7 +436,7 @@ _quiet_libraries = _QuietLibraries()
 
 @contextmanager
 def logging_to(home: Home) -> Iterator[None]:
-    """Send orch's log during a block to the home's file, and not to the caller's logs."""
+    """Send orch's log to the home's file during a block, and not to the caller's logs."""
     ours = logging.getLogger("orchestrator")
     handler, level, propagate = _log_file(home), ours.level, ours.propagate
     ours.addHandler(handler)

@@ -1,4 +1,4 @@
-"""The home's daemon, started in a session of its own, so that it outlives the process that submits a job."""
+"""Starts the home's daemon in its own session, so that it outlives the process that submits a job."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orchestrator.settings.home import Home
 LOOK_SECONDS = 0.1
 START_SECONDS = 120.0
 _started: list[subprocess.Popen[bytes]] = []
-"""Daemons that this process started: reaped after they have ended, but never killed when this process ends."""
+"""Daemons that this process started. It reaps them after their end, but never kills them."""
 
 
 def daemon_of(home: Home) -> Holder:
-    """Return the process that runs a home's jobs; starts `orch up` if no process does.
+    """Return the daemon of a home. Starts `orch up` if none runs.
 
-    Raises UsageError, with the end of the daemon's output, if the daemon ends immediately.
+    If the daemon ends immediately, raises UsageError with the end of its output.
     """
     if (holder := running_daemon(home)) is not None:
         return holder
@@ -39,7 +39,7 @@ def daemon_of(home: Home) -> Holder:
             return holder
         if process.poll() is not None:
             break
-        time.sleep(LOOK_SECONDS)  # another process cannot wake this one
+        time.sleep(LOOK_SECONDS)  # poll, because the daemon cannot wake this process
     last = said.read_bytes()[-2000:].decode(errors="replace").strip()
     raise UsageError(
         f"the job is queued, but `orch up` did not start: {last or 'it said nothing'}",

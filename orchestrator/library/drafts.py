@@ -1,4 +1,4 @@
-"""Questions about a frame or about documents that are not jobs yet, and can be planned, submitted or run."""
+"""Questions about a frame or documents that are no jobs yet. They can be planned, submitted or run."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ Deadline = str | datetime | timedelta
 Budget = Decimal | int | float | str
 TASK = "answer"
 OWN_COLUMNS = ("error", "cost")
-"""Columns of a frame that orch adds besides the answers' columns."""
+"""Columns that orch adds to a frame, besides the answers' columns."""
 TEXT = "text"
 ARGUMENTS = ("schema", "model", "id", "text", "name", "prefix", "job", "progress", "raise_on_error", *arguments.TERMS)
-"""Arguments of `orch.map` by name, for suggestions to misspelt arguments."""
+"""Arguments of `orch.map`, for suggestions to misspelt arguments."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
 class JobTerms(Struct, frozen=True):
-    """Terms of a job: deadline, budget and backend; None for a term that the caller does not state."""
+    """Deadline, budget and backend of a job; None for a term that the caller leaves open."""
 
     deadline: Deadline | None = None
     budget: Budget | None = None
@@ -81,7 +81,7 @@ class JobTerms(Struct, frozen=True):
 
 
 class Question(Struct, Generic[T], frozen=True):
-    """A prompt, the type of its answers, the alias of its model, and further fields of the task and the job file."""
+    """A prompt, the type of its answers, its model's alias, and further fields of the task and the job file."""
 
     prompt: str
     type: AnswerType[T]
@@ -92,12 +92,12 @@ class Question(Struct, Generic[T], frozen=True):
 
     @property
     def job_name(self) -> str:
-        """Name of the job; if none was given, made from the name of the answers' type."""
+        """Name of the job. If the caller gave none, it comes from the answers' type."""
         spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.type.name or "")
         return self.name or re.sub(r"[^a-z0-9]+", "-", spaced.lower()).strip("-")[:LONGEST_NAME] or "map"
 
     def spec(self, config: Config, source: Mapping[str, Any], prompt: str) -> dict[str, Any]:
-        """Return the job file that asks the question about a source. Raises UsageError."""
+        """Return the job file that asks this question about a source. Raises UsageError."""
         task: dict[str, Any] = {"id": TASK, "model": self._model(config), "prompt": prompt}
         if self.type.json_schema is not None and self.task.get("kind") != "classify":
             task["schema"] = self.type.json_schema
@@ -105,7 +105,7 @@ class Question(Struct, Generic[T], frozen=True):
         return {"name": self.job_name, "documents": [source], "tasks": [task], **self.job}
 
     def _model(self, config: Config) -> str:
-        """Return the alias of the model that answers. Raises UsageError."""
+        """Return the alias of the model. Raises UsageError."""
         names = sorted({*config.fleet_models, *config.models, *self.job.get("models", {})})
         if self.model in names:
             return str(self.model)
@@ -123,17 +123,17 @@ class Question(Struct, Generic[T], frozen=True):
 
 
 class _Draft(Generic[T]):
-    """A question that has not been asked yet."""
+    """A question that is not a job yet."""
 
     def __init__(self, question: Question[T]) -> None:
         self._question = question
         self._is_named = question.name is not None
-        self._edited = None if self._is_named else Edited.BESIDE  # no call ends another call's job
+        self._edited = None if self._is_named else Edited.BESIDE  # a call must not end another call's job
 
     def plan(
         self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
     ) -> PlanReport:  # fmt: skip
-        """Return where the rows would go, at what cost and by when. Asks and spends nothing."""
+        """Return where the rows would go, at what cost and by when. Sends and spends nothing."""
         options = JobTerms(deadline, budget, backend).options(self._edited)
         with session() as context:
             store, home, config, view = context.store, context.home, context.config, view_for(wanted=False)
@@ -145,10 +145,10 @@ class _Draft(Generic[T]):
         self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
         daemon: bool = True, progress: bool | None = None,
     ) -> JobHandle[T]:  # fmt: skip
-        """Queue the job and return it. The home's daemon runs it, and is started if none runs.
+        """Queue the job and return it. The home's daemon runs the job, and is started if none runs.
 
-        With `daemon=False`, the job is only queued; `JobHandle.runner` says what will run it.
-        Raises RefusedError if the deadline has passed, or every plan costs more than the budget.
+        With `daemon=False`, the job is only queued; `JobHandle.runner` says what will run it. Raises RefusedError if
+        the deadline has passed, or every plan costs more than the budget.
         """
         options = JobTerms(deadline, budget, backend).options(self._edited)
         with session() as context:
@@ -166,7 +166,7 @@ class _Draft(Generic[T]):
             return JobHandle(submission.job.id, self._question.type, runner)
 
     def _answers(self, terms: JobTerms, view: LogView) -> tuple[Answers[T], JobFolder]:
-        """Run the job to its end; return its answers and its folder."""
+        """Run the job to its end, and return its answers and folder."""
         options = terms.options(self._edited)
         with session() as context:
             submission, folder = self._taken_in(context, options, view)
@@ -186,7 +186,7 @@ class _Draft(Generic[T]):
 
 
 def take_in_file(context: Context, folder: JobFolder, options: Options, view: LogView) -> Submission:
-    """Record and build the job of a folder, or find it; log a warning if its plan does not hold. Raises OrchError."""
+    """Create or find the job of a folder. Log a warning if its plan breaks a term. Raises OrchError."""
     submission = take_in(context.store, context.home, context.config, folder.file, options, now, view.reading)
     if submission.plan is not None and not submission.plan.verdict.holds:
         log.warning("%s: %s", submission.job.id, submission.plan.verdict.reason)
@@ -194,10 +194,10 @@ def take_in_file(context: Context, folder: JobFolder, options: Options, view: Lo
 
 
 def finish(context: Context, submission: Submission, view: LogView) -> tuple[Job, bool]:
-    """Run a job to its end; return the job, and True if its merged rows were made just now.
+    """Run a job to its end. Return the job, and True if its merged rows were just made.
 
-    Rows that a backend refuses for a shared reason fail with the backend's words, so that the other rows come back.
-    Raises RequestRefused if no row has an answer.
+    Rows that a backend refuses for a shared reason fail with the backend's message, so that all other rows are
+    returned. Raises RequestRefused if no row has an answer.
     """
     store, refused = context.store, None
     view.say(f"orch: {submission.job.id}: {submission.reason}")
@@ -216,7 +216,7 @@ def finish(context: Context, submission: Submission, view: LogView) -> tuple[Job
 
 
 class DocumentDraft(_Draft[T]):
-    """A question about documents."""
+    """A question about documents that is not a job yet."""
 
     def __init__(self, question: Question[T], source: Mapping[str, Any]) -> None:
         super().__init__(question)
@@ -238,7 +238,7 @@ class DocumentDraft(_Draft[T]):
 
 
 class Documents:
-    """Documents to ask a question about, as `orch.documents` returns them."""
+    """Documents to ask a question about, as returned by `orch.documents`."""
 
     def __init__(self, path: str | Path, source: Mapping[str, Any]) -> None:
         from orchestrator.settings.job_spec import DocumentSource
@@ -263,7 +263,7 @@ class Documents:
         self, prompt: str, *, schema: Any = None, model: str | None = None, name: str | None = None,
         job: Mapping[str, Any] | None = None, **task: Any,
     ) -> DocumentDraft[Any]:  # fmt: skip
-        """Return a question about every document; nothing is read, asked or spent yet. See `orch.map`."""
+        """Return a question about every document. Nothing is read, sent or spent yet. See `orch.map`."""
         return DocumentDraft(question_of(prompt, schema, model, name, job, task), self._source)
 
 
@@ -271,7 +271,7 @@ def question_of(
     prompt: str, schema: Any, model: str | None, name: str | None, job: Mapping[str, Any] | None,
     task: Mapping[str, Any],
 ) -> Question[Any]:  # fmt: skip
-    """Return a question made of a call's arguments. Raises UsageError."""
+    """Return a question from a call's arguments. Raises UsageError."""
     from orchestrator.settings.task_spec import Task, labels_schema
 
     arguments.of_type("prompt", prompt, str, "a text")
@@ -287,7 +287,7 @@ def question_of(
 
 
 def _located(path: str) -> dict[str, Any]:
-    """Return a path as a source; a path with wildcards becomes a folder and a pattern."""
+    """Return a path as a source. Wildcards are split off into a pattern."""
     if addresses.is_address(path):
         return {"path": path}
     parts = Path(path).expanduser().absolute().parts
@@ -298,7 +298,7 @@ def _located(path: str) -> dict[str, Any]:
 
 
 class FrameDraft(_Draft[T]):
-    """A question about the rows of a frame."""
+    """A question about the rows of a frame that is not a job yet."""
 
     def __init__(
         self, question: Question[T], rows: Any, id_columns: Sequence[str], text: str | None, prefix: str
@@ -324,7 +324,7 @@ class FrameDraft(_Draft[T]):
     ) -> Any:  # fmt: skip
         """Ask the question, wait until every row has an outcome, and return the frame with the answers' columns.
 
-        Raises UsageError if the frame has such columns already.
+        Raises UsageError if the frame already has a column of that name.
         """
         names = [*self._question.type.fields(), *OWN_COLUMNS]
         if taken := [name for name in names if f"{self._prefix}{name}" in self._frame.columns]:
@@ -350,7 +350,7 @@ class FrameDraft(_Draft[T]):
         )  # fmt: skip
 
     def _columns(self, text: str | None) -> tuple[str, str | None, list[str]]:
-        """Return the prompt, the text column if the prompt uses the text, and the columns to write.
+        """Return the prompt, the column that becomes the document's text (or None), and the columns to write.
 
         Raises InputError for a wrong template or column.
         """
@@ -358,7 +358,7 @@ class FrameDraft(_Draft[T]):
         named = _variables(prompt, "prompt") | _variables(str(self._question.task.get("system") or ""), "system")
         known = [*there, TEXT] if text is not None else there
         if not there and self._is_empty():
-            return prompt, None, []  # an empty list has no known columns
+            return prompt, None, []  # the columns of an empty list are unknown
         for name in sorted(named | {*self._id_columns} | ({text} if text else set())):
             if name not in known and name != "row":
                 hint = meant(name, known) or f"its columns: {', '.join(there) or 'none with a name'}"
@@ -381,7 +381,7 @@ class FrameDraft(_Draft[T]):
                     hint="write {{ COLUMN }} where its value belongs, or say text=COLUMN",
                 )  # fmt: skip
         elif TEXT not in named:
-            # The prompt is taken as written: no document goes before it.
+            # Mentioning `text` in the prompt keeps orch from putting the document before it.
             prompt, column = f"{{% set {KEY} = text %}}{prompt}", None
         used = (named - {TEXT}) | {*self._id_columns} | ({column} if column else set())
         if repeated := [name for name in used if there.count(name) > 1]:
@@ -400,7 +400,7 @@ class FrameDraft(_Draft[T]):
 def _in_order(answers: Sequence[EndedRow[T]], keys: Sequence[str]) -> list[EndedRow[T]]:
     """Return the rows in the order of a frame's keys.
 
-    A row that cannot be read, such as a row that is too large, has no key. Such rows take the missing keys in turn.
+    An unreadable row, for example an oversized row, has lost its key. Such rows take the missing keys in turn.
     """
     by_key = {row.document: row for row in answers}
     wanted = {*keys}

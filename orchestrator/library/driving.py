@@ -1,4 +1,4 @@
-"""Runs jobs to their end: this process works as the home's daemon, or follows the running daemon."""
+"""Runs jobs to their end: this process is the home's daemon, or follows the running daemon."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from orchestrator.settings.backends import HostedBackend
 
 FOLLOW_SECONDS = 0.5
 STANDSTILL_SECONDS = 5.0
-"""Seconds between two checks for a daemon's problem; a problem is reported if both checks find it."""
+"""Seconds between two checks for a daemon's problem. A problem is reported if both checks find it."""
 MOST_NAMED = 5
-"""Maximum number of batches, or jobs, that a message names."""
+"""Maximum batches or jobs that a message names."""
 
 
 class ProgressView(Protocol):
-    """Shows a job's progress to a person."""
+    """Shows a job's progress to the user."""
 
     def say(self, text: str) -> None:
-        """Show a lasting message."""
+        """Show a permanent message."""
 
     def warn(self, text: str) -> None:
-        """Show a lasting message, even to a user who does not watch the progress."""
+        """Show a permanent message, even to a user who does not watch the progress."""
 
     def is_due(self) -> bool:
-        """True if drawing now would show something."""
+        """Return True if drawing now would show something."""
 
     def job(self, detail: status.JobDetail, rate: float) -> None:
         """Show the state of a job; `rate` is in rows per second."""
@@ -48,7 +48,7 @@ class ProgressView(Protocol):
 class Driver:
     """Runs jobs of a home to their end, unless `interrupted` becomes true.
 
-    `logging` opens the home's log while this process is the daemon. `followed` is the daemon that was followed last,
+    `logging` opens the home's log while this process is the daemon. `followed` is the daemon that was followed last;
     None if this process was the daemon.
     """
 
@@ -74,7 +74,7 @@ class Driver:
     def finish(self, job: Job, *, alone: bool = False) -> None:
         """Run the job to its end as the daemon, or follow the running daemon.
 
-        The daemon also continues the home's other unfinished jobs, unless `alone` is true.
+        Unless `alone`, this process also continues the home's other unfinished jobs.
         """
         context, view = self._context, self._view
 
@@ -99,8 +99,8 @@ class Driver:
                 daemon.listeners += [context.use, builds.use]
                 daemon.say = say
                 daemon.run(over, look, mine=job)
-                daemon.may_wait = lambda: not self._interrupted()  # for other jobs' rows: this job is over
-            # The last spans are sent as the daemon ends.
+                daemon.may_wait = lambda: not self._interrupted()  # this job is over, but other jobs' rows may run
+            # The daemon sends its last spans when it ends, so there may be news.
             tell(daemon)
 
         def follow(holder: Holder, is_new: bool) -> None:
@@ -115,7 +115,7 @@ class Driver:
         self._until_over(job, be_daemon, follow)
 
     def see_end(self, job: Job) -> None:
-        """Wait for a cancelled job's end: end the job here, sending no row, or follow the running daemon."""
+        """Wait for a cancelled job's end. Without a running daemon, end the job here, sending no rows."""
         context, view = self._context, self._view
 
         def be_daemon(over: Callable[[], bool]) -> None:
@@ -139,7 +139,6 @@ class Driver:
         self._until_over(job, be_daemon, follow)
 
     def is_over(self, job: Job) -> bool:
-        """True if a job has ended or failed."""
         current = self._context.store.jobs.get(job.id)
         return current.finished_at is not None or current.error is not None
 
@@ -149,7 +148,7 @@ class Driver:
             self._view.job(detail, self._rate.add(time.monotonic(), detail.done_in_batches))
 
     def _warn_of_standstill(self, job: Job) -> None:
-        """Warn once about a problem that keeps the daemon from running a job, as the daemon may wait for ever."""
+        """Warn once about a problem that keeps the daemon from running a job, because it may never be solved."""
         if time.monotonic() < self._standstill_at:
             return
         self._standstill_at = time.monotonic() + STANDSTILL_SECONDS
@@ -176,11 +175,11 @@ class Driver:
             follow(holder, str(holder) not in told)
             told.add(str(holder))
             self.followed = holder
-            time.sleep(FOLLOW_SECONDS)  # polls the database: the other process cannot wake this one
+            time.sleep(FOLLOW_SECONDS)  # poll the database, because the daemon cannot wake this process
 
 
 def _others(context: Context, job: Job) -> str | None:
-    """Name the home's other unfinished jobs, whose rows this process sends as well; else None."""
+    """Return a message that names the home's other unfinished jobs, which this process continues, too; or None."""
     store = context.store
     found = [
         one
@@ -203,7 +202,7 @@ def _others(context: Context, job: Job) -> str | None:
 
 
 def _removed(context: Context, job: Job) -> str | None:
-    """Return why the daemon cannot end a job whose backends have all left orch.toml; None if the daemon may."""
+    """Return why the daemon cannot end a job whose backends have all left orch.toml; None if it can."""
     shards = [one for one in context.store.shards.of_job(job.id) if not one.state.is_final]
     known = {} if context.readable is None else context.readable.backends
     is_removed = all(
@@ -213,7 +212,7 @@ def _removed(context: Context, job: Job) -> str | None:
 
 
 def _waits_for(context: Context, job: Job) -> str | None:
-    """Say which provider's batches a cancellation has to wait for; None if there is no wait."""
+    """Return a message about providers' batches for which a cancellation must wait; None without such batches."""
     known = {} if context.readable is None else context.readable.backends
     shards = [
         one
@@ -227,7 +226,7 @@ def _waits_for(context: Context, job: Job) -> str | None:
 
 
 def _not_ended(context: Context, job: Job, why: str) -> BackendError:
-    """Return the error that names the batches which continue although their job was cancelled."""
+    """Return the error that names batches which continue although their job was cancelled."""
     shards = [one for one in context.store.shards.of_job(job.id) if one.state in AT_BACKEND]
     told = [
         f"{one.batch_id or f'shard {one.number:03d} (perhaps sent)'} of {number_of(one.rows, 'row')} at {one.backend}"

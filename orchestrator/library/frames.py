@@ -1,4 +1,4 @@
-"""Frames of rows: their columns as plain values, and the same kind of frame with more columns."""
+"""Frames of rows: reads their columns as plain values, and adds columns to the same kind of frame."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ Record = dict[str, Any]
 
 
 class CellType(StrEnum):
-    """Types of an answer's column."""
-
     TEXT = "text"
     INTEGER = "integer"
     NUMBER = "number"
@@ -28,7 +26,7 @@ class CellType(StrEnum):
 
 
 class NewColumn(Struct, frozen=True):
-    """A column that answers add; None if a row has no value."""
+    """A column that answers add. A row without a value has None."""
 
     name: str
     type: CellType
@@ -46,14 +44,14 @@ class Frame(Protocol):
         """Yield each row with these columns only."""
 
     def row_name(self, number: int) -> str:
-        """Return a row's name: its position, counted from 0, and its index label if it has one."""
+        """Return a row's name: its position, counted from 0, and its index label if that differs."""
 
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:
-        """Return a frame of the same kind with more columns; its rows and index are those of the caller's frame."""
+        """Return the caller's frame with more columns; kind, rows and index stay the same."""
 
 
 def frame_of(rows: Any) -> Frame:
-    """Return the caller's rows as a frame. Raises UsageError for anything that is not a known kind."""
+    """Return the caller's rows as a frame. Raises UsageError for an unknown kind."""
     for base in type(rows).__mro__:
         if (kind := _KINDS.get((base.__module__.partition(".")[0], base.__name__))) is not None:
             return kind(rows)
@@ -81,7 +79,7 @@ _CURES = {
     "DatasetDict": 'choose a split, such as rows["train"]', "IterableDataset": "give list(rows)",
     "dict": "give a list with a dict for each row, or pandas.DataFrame(rows) for columns",
 }  # fmt: skip
-"""Hints for values that are almost a frame."""
+"""Hints for values that are almost a frame, by class name."""
 
 
 class _Numbered:
@@ -92,8 +90,6 @@ class _Numbered:
 
 
 class _Records(_Numbered):
-    """A list of mappings."""
-
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._rows = rows
 
@@ -114,7 +110,7 @@ class _Records(_Numbered):
 
 
 class _Library(_Numbered):
-    """A frame of another library; most name its columns `column_names`."""
+    """A frame of another library. Most libraries call the columns `column_names`."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -130,7 +126,7 @@ _PANDAS_DTYPES = {
 
 
 class _Pandas(_Library):
-    """A pandas DataFrame; its index is kept, whatever the labels."""
+    """A pandas DataFrame. Its index is kept, even with repeated labels."""
 
     @property
     def columns(self) -> list[str]:
@@ -150,7 +146,7 @@ class _Pandas(_Library):
         pandas = importlib.import_module("pandas")
         found = self._frame.copy(deep=False)
         for column in columns:
-            # By position: `found[name] = series` would match labels, and an index may repeat a label.
+            # An array is added by position. A series would be matched by label, and an index may repeat labels.
             found[column.name] = pandas.array(list(column.values), dtype=_PANDAS_DTYPES.get(column.type, object))
         return found
 
@@ -204,7 +200,7 @@ class _Arrow(_Library):
 
 
 def arrow_array(column: NewColumn) -> Any:
-    """Return a column as an Arrow array; values that no single type holds become JSON text."""
+    """Return a column as an Arrow array. If the values have no common type, they become JSON text."""
     pyarrow: Any = importlib.import_module("pyarrow")
     types = {
         CellType.TEXT: pyarrow.string(), CellType.INTEGER: pyarrow.int64(), CellType.NUMBER: pyarrow.float64(),
@@ -220,7 +216,7 @@ class _Dataset(_Library):
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:
             return iter([{} for _ in range(len(self._frame))])
-        # Rows as Python values, whatever format and columns the caller has set for the dataset.
+        # Without format, rows are Python values, whatever the caller has set for the dataset.
         return (dict(row) for row in self._frame.with_format(None).select_columns(list(names)))
 
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:
@@ -245,7 +241,7 @@ _KINDS: Mapping[tuple[str, str], Callable[[Any], Frame]] = {
 
 
 def _fitting(make: Callable[[list[Any]], Any], column: NewColumn) -> Any:
-    """Make a typed column; values that have no common type become JSON text."""
+    """Make a typed column. If the values have no common type, they become JSON text."""
     values = list(column.values)
     try:
         return make(values)
@@ -254,7 +250,6 @@ def _fitting(make: Callable[[list[Any]], Any], column: NewColumn) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text."""
     return msgspec.json.encode(value, enc_hook=_any_value).decode()
 
 
@@ -262,15 +257,15 @@ def _any_value(value: Any) -> Any:
     try:
         return json_value(value)
     except TypeError:
-        return str(value)  # a paid answer is shown, whatever it holds
+        return str(value)  # a paid answer must be shown in any case
 
 
 def json_value(value: Any) -> Any:
-    """Convert a foreign library's value for JSON: a missing value to None, a number to Python's own.
+    """Convert another library's value for JSON: missing values to None, numbers to Python's.
 
-    Raises TypeError for a value whose `str()` would only show its address in memory.
+    Raises TypeError for a value whose `str()` would only show its memory address.
     """
-    if hasattr(value, "model_dump") and not isinstance(value, type):  # such as a message of OpenAI's client
+    if hasattr(value, "model_dump") and not isinstance(value, type):  # pydantic, as in OpenAI's client
         return value.model_dump(mode="json", exclude_unset=True)
     if isinstance(value, Mapping):
         return dict(value)

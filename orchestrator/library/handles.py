@@ -1,4 +1,4 @@
-"""Handles of jobs in the home, for Python: their progress, their rows, and waiting for their end."""
+"""Handles of a home's jobs for Python: their progress, their rows, and waiting for their end."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ from orchestrator.store.gc import CLEARED
 T = TypeVar("T")
 LOOK_SECONDS = 1.0
 LOOK_SHARE = 10
-"""Pause between two polls, as a multiple of how long the last one took: each reads all answers of running batches."""
+"""Pause between two polls, as a multiple of the last poll's duration. Each poll reads all answers of running
+batches.
+"""
 
 
 @contextmanager
 def session() -> Iterator[Context]:
-    """Open the home for a call, as the command line does."""
+    """Open the home for a call. Prints the same warnings as the command line."""
     with ready() as context, told_by_arguments(context.home.frames):
         say_exposure(context)
         yield context
 
 
 def see_through(context: Context, job: Job, view: LogView, interrupted: Callable[[], bool] = lambda: False) -> Job:
-    """Run a job to its end as the home's daemon, or follow the running daemon; return its final record.
+    """Run a job to its end as the home's daemon, or follow the running daemon. Return its final record.
 
     Raises JobFailed if the job cannot continue.
     """
@@ -64,10 +66,10 @@ def _driver(context: Context, view: LogView, interrupted: Callable[[], bool]) ->
 
 
 class JobHandle(Generic[T]):
-    """A job of this home: `orch status` shows the job, and every process can open it.
+    """A job of this home. Every process can open it, and `orch status` shows it.
 
-    `id` is what `orch status` shows. `runner` says who runs the job, as of its submission. `await job` waits for its
-    rows, and `async for row in job` yields each row once it has an outcome.
+    `id` is the job's id in `orch status`. `runner` says who runs the job, as of its submission. `await job` waits
+    for its rows, and `async for row in job` yields each row once it has an outcome.
     """
 
     def __init__(self, job_id: JobId, type_: AnswerType[T], runner: str = "") -> None:
@@ -77,37 +79,37 @@ class JobHandle(Generic[T]):
 
     @property
     def progress(self) -> JobLine:
-        """State, counts, cost and time left, as of now."""
+        """Current state, counts, cost and remaining time."""
         with ready() as context:
             line = context.detail(self.id).line
         return replace(line, cost=plain(line.cost), running=plain(line.running))
 
     @property
     def reused(self) -> int:
-        """Rows that were not asked, because an earlier run or another job had answered them."""
+        """Number of rows that were not sent because an earlier run or another job had answered them."""
         with ready() as context:
             return context.detail(self.id).carried
 
     @property
     def outlook(self) -> Outlook | None:
-        """Probability of being done by the deadline, and the expected cost; None once the job is over."""
+        """Probability of finishing by the deadline, and the expected cost; None once the job is over."""
         with ready() as context:
             found = context.outlook(context.store.jobs.get(self.id))
         return None if found is None else replace(found, expected=plain(found.expected))
 
     @property
     def is_done(self) -> bool:
-        """True if nothing more will happen to the job."""
+        """True if the job is in a final state."""
         return self.progress.state.is_final
 
     def wait(self, *, progress: bool | None = None) -> Answers[T]:
-        """Run the job to its end, or follow the daemon that runs it; return the job's rows. Raises JobFailed."""
+        """Run the job to its end, or follow the daemon that runs it. Return the job's rows. Raises JobFailed."""
         return self._wait(lambda: False, progress)
 
     def rows(self, *, partial: bool = False) -> Iterator[EndedRow[T]]:
         """Yield the rows in input order; with `partial`, only rows with an outcome so far, even in running batches.
 
-        Raises UsageError for a job that is not over, or whose files were removed.
+        Raises UsageError if the job is not over, or its files were removed.
         """
         with ready() as context:
             job = context.store.jobs.get(self.id)
@@ -165,7 +167,7 @@ class JobHandle(Generic[T]):
             job = context.store.jobs.get(self.id)
             is_merged = job.finished_at is None
             job = see_through(context, job, view_for(wanted=progress), interrupted)
-            if job.finished_at is None:  # it was interrupted
+            if job.finished_at is None:  # the wait was interrupted
                 return Answers([], self._type)
             return Answers(
                 list(answer_rows(finished_lines(context, job, is_merged=is_merged), self._type, name_prefix(job))),
@@ -173,7 +175,7 @@ class JobHandle(Generic[T]):
             )
 
     def _new_rows(self, seen: set[str]) -> list[EndedRow[T]]:
-        """Return the rows that have an outcome and are not `seen`; adds them to `seen`."""
+        """Return the rows that have an outcome and are not `seen`; add them to `seen`."""
         with ready() as context:
             line = context.detail(self.id).line
             if (line.counts.ended if line.state.is_final else line.done) == len(seen):

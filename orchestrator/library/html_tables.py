@@ -9,11 +9,11 @@ from typing import Any
 from orchestrator.core.sanitize import shortened
 
 MOST = 200
-"""Maximum number of characters in a cell."""
+"""Maximum characters in a cell."""
 
 
 def html_table(names: Sequence[str], rows: Iterable[Sequence[Any]], more: str = "") -> str:
-    """Return an HTML table; text from models and documents is escaped."""
+    """Return an HTML table. Text from models and documents is escaped."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in rows)
     foot = f"<p>{escape(more)}</p>" if more else ""

@@ -1,6 +1,7 @@
 """Folders in the home that hold a call's question: a job file with its rows, or request lines.
 
-A folder is complete on disk before its job is recorded, so `orch up` can build it after the caller is gone.
+A folder is complete on disk before its job is recorded, so that `orch up` can build the job after the caller is
+gone.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from orchestrator.settings.stored_spec import spec_of
 
 ROWS = "rows.jsonl"
 KEY = "_key"
-"""Column of a row's key in the file of rows."""
+"""Column with the row's key in the file of rows."""
 
 
 def name_prefix(job: Job) -> str:
-    """Return the prefix of row keys in the names of a job's documents; empty if the job has no frame."""
+    """Return the prefix of row keys in the names of a job's documents; empty if the job is not from a frame."""
     spec = spec_of(job)
     return f"{ROWS}#" if spec is not None and any(one.id_column == KEY for one in spec.documents) else ""
 
 
 class JobFolder(Struct, frozen=True):
-    """A written job: its file for `pipeline.build.submission`, and the keys of its rows in order."""
+    """A written question: its file for `pipeline.build.submission`, and the keys of its rows in order."""
 
     file: Path
     keys: Sequence[str] = ()
@@ -46,7 +47,7 @@ def write_frame(
     home: Home, name: str, spec: Mapping[str, Any], records: Iterable[Record], id_columns: Sequence[str],
     text: str | None, *, is_named: bool,
 ) -> JobFolder:  # fmt: skip
-    """Write a job file and its rows; `text` is the column with the document's text, whose values must be text.
+    """Write a job file and its rows. `text` is the column with the document's text, which must be text.
 
     Raises InputError, StorageError.
     """
@@ -68,7 +69,7 @@ def write_frame(
 
 @contextmanager
 def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
-    """Raise InputError, which names the field, if a row cannot be written as JSON."""
+    """Raise an InputError that names the field if a row cannot be written as JSON."""
     try:
         yield
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -79,7 +80,7 @@ def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _check_texts(number: int, record: Mapping[str, Any]) -> None:
-    """Raise InputError for bytes, which JSON would hold in base64."""
+    """Raise InputError for bytes, which JSON would encode in base64."""
     for name, value in record.items():
         if isinstance(value, bytes | bytearray | memoryview):
             raise InputError(f"row {number} has bytes", field=name, hint="decode them: a prompt is text")
@@ -94,7 +95,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a number or date as text; a missing value as None."""
+    """Return a number or date as text, and a missing value as None."""
     plain = json.loads(json_bytes(value))
     return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
@@ -122,7 +123,7 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
 
 
 def turn_of(home: Home, name: str | None) -> AbstractContextManager[object]:
-    """Return a lock on a named folder, to be held from writing to reading, as other calls overwrite the folder."""
+    """Return a lock on a named folder. Hold it from writing to reading, because other calls overwrite the folder."""
     return nullcontext() if name is None else locked(home.frames / f".{name}.lock", wait=True)
 
 
@@ -131,10 +132,10 @@ def _written(
 ) -> Path:
     """Write the files of a job and return its job file or batch file.
 
-    A named folder is overwritten. A folder without a name is named by a digest of its question and rows. The rows'
-    digest also names the job file's source, so that other rows make another job.
+    A named folder is overwritten. An unnamed folder gets a digest of its question and rows as name. The rows' digest
+    also names the job file's source, so that different rows make a different job.
     """
-    home.identity()  # creates the home, which only its owner can read
+    home.identity()  # creates the home, readable by its owner only
     digest = hashlib.sha256()
     with _temporary(home) as folder:
         for part, lines in parts.items():
@@ -153,7 +154,7 @@ def _written(
                 file.write(_as_bytes(spec) + b"\n")
         target = home.frames / name
         target.mkdir(exist_ok=True)
-        for path in sorted(folder.iterdir(), reverse=True):  # the rows before the job file that names them
+        for path in sorted(folder.iterdir(), reverse=True):  # rows.jsonl first, because job.yaml names it
             path.replace(target / path.name)
     return target / ("job.yaml" if spec is not None else f"{name}.jsonl")
 

@@ -1,4 +1,4 @@
-"""Messages to the user on standard error, wrapped to its width."""
+"""Messages to the user on standard error, wrapped to the terminal's width."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ NARROWEST = 20
 
 
 def say(text: str) -> None:
-    """Print a message for the user on stderr."""
     sys.stderr.write(paragraph(text, width_of(sys.stderr)) + "\n")
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Return a stream's width in columns, or None without a terminal: programs get unwrapped lines."""
+    """Return a stream's width in columns; None if it is not a terminal, because programs need unwrapped lines."""
     if not stream.isatty():
         return None
     told = os.environ.get("COLUMNS", "")

@@ -1,4 +1,4 @@
-"""The finished rows of a running job, for `orch fetch --partial` and for callers from Python."""
+"""Finished rows of a running job, for `orch fetch --partial` and for Python."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def rows_so_far(
 ) -> Iterator[Iterator[bytes]]:
     """Yield the merged lines of rows that have a result by now, including rows of running batches.
 
-    Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row. Providers
-    that give answers only at a batch's end are not asked, so their keys are not needed. `is_followed` is for callers
-    who ask repeatedly: no server is started, and rows that a running batch may still ask again are left out.
+    Asks the servers of the running daemon. Without a daemon, starts the servers for this purpose and sends no rows.
+    Providers that give answers only at a batch's end are not asked, so their keys are not needed. `is_followed` is
+    for callers who ask repeatedly: no server is started, and rows that a running batch may still retry are left out.
     """
     with ExitStack() as stack:
         checks = merging_checks(context.store, context.home, job)
@@ -40,7 +40,7 @@ def rows_so_far(
 
 
 def _handles(context: Context, stack: ExitStack, *, may_start: bool) -> OpenHandle:
-    """Return a function that opens backends; the daemon's lock is checked, or taken, at its first call."""
+    """Return a function that opens backends. Its first call checks or takes the daemon's lock."""
     opened: list[Callable[[str], BackendHandle]] = []
 
     def handle(name: str) -> BackendHandle | None:
@@ -56,7 +56,9 @@ def _handles(context: Context, stack: ExitStack, *, may_start: bool) -> OpenHand
 
 
 def _askable(context: Context, handles: OpenHandle) -> OpenHandle:
-    """Return a function that opens backends which give answers of running batches; it reports the others."""
+    """Return a function that opens backends which show answers of running batches. It reports backends that it
+    cannot open.
+    """
     opened: dict[str, BackendHandle | None] = {}
 
     def opened_for(name: str) -> BackendHandle | None:

@@ -21,7 +21,7 @@ from orchestrator.reports.plans import plan_json, plan_lines
 
 
 class PlanReport(Struct, frozen=True):
-    """The routes, cost and times of a job that is not submitted yet."""
+    """Routes, cost and times of a job that is not submitted yet."""
 
     plan: Plan
     report: BuildReport
@@ -30,7 +30,6 @@ class PlanReport(Struct, frozen=True):
 
     @classmethod
     def of(cls, submission: Submission) -> PlanReport:
-        """Return the plan of a rehearsal."""
         assert submission.plan is not None, "a rehearsal plans"
         assert submission.report is not None, "and builds"
         return cls(submission.plan, submission.report, submission.job.deadline_at, submission.is_refused)
@@ -42,7 +41,7 @@ class PlanReport(Struct, frozen=True):
 
     @property
     def to_send(self) -> int:
-        """Number of rows that would be asked; the other rows already have an answer."""
+        """Number of rows that would be sent; the other rows already have an answer."""
         return self.report.to_send
 
     @property
@@ -57,12 +56,12 @@ class PlanReport(Struct, frozen=True):
 
     @property
     def at_most(self) -> Decimal:
-        """Highest cost in dollars."""
+        """Maximum cost in dollars."""
         return plain(self.plan.at_most)
 
     @property
     def chance(self) -> float | None:
-        """Probability of being done by the deadline; None if the job has no deadline."""
+        """Probability of finishing by the deadline; None if the job has no deadline."""
         return None if self.deadline is None else self.plan.chance
 
     @property
@@ -71,7 +70,7 @@ class PlanReport(Struct, frozen=True):
         return self.plan.verdict.holds
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form, as `orch plan --json` prints it."""
+        """Return the stable form that `orch plan --json` prints."""
         return {
             **plan_json(self.plan),
             "requests": self.requests,

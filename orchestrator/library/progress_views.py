@@ -16,14 +16,14 @@ from orchestrator.reports.status import JobDetail
 from orchestrator.reports.text_tables import cell_width, wrap
 
 log = logging.getLogger("orch")
-"""A logger outside `orchestrator`, as that package's log goes to the home while this process is the daemon."""
+"""A logger outside `orchestrator`, because that package's log goes to the home while this process is the daemon."""
 
 DRAW_SECONDS = 0.25
 LOG_SECONDS = 10.0
 
 
 def view_for(*, wanted: bool | None) -> LogView:
-    """Return the view that fits where the caller runs; `wanted` forces it on or off."""
+    """Return the view for the caller's surroundings. `wanted=False` silences it."""
     if wanted is False:
         return LogView(is_quiet=True)
     if (display := _notebook_display()) is not None:
@@ -32,7 +32,7 @@ def view_for(*, wanted: bool | None) -> LogView:
 
 
 def _notebook_display() -> Any:
-    """Return IPython's `display` in a notebook, else None; never imports IPython."""
+    """Return `IPython.display` in a notebook, else None. Never imports IPython on its own."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
@@ -57,20 +57,18 @@ class LogView:
         log.info("%s", text.removeprefix("orch: "))
 
     def warn(self, text: str) -> None:
-        """Log a warning; Python prints warnings even for callers without a log."""
+        """Log a warning. Python prints warnings even if the caller has no log."""
         log.warning("%s", text.removeprefix("orch: "))
 
     def is_due(self) -> bool:
-        """True if drawing now would show something."""
+        """Return True if drawing now would show something."""
         return not self._is_quiet and time.monotonic() - self._drawn_at >= self.seconds
 
     def job(self, detail: JobDetail, rate: float) -> None:
-        """Show the state of a job."""
         line = detail.line
         self._draw(progress_words(detail, rate), line.done, line.counts.total)
 
     def reading(self, documents: int, requests: int, expected: int | None = None) -> None:
-        """Show the progress of reading documents."""
         if self.is_due():
             told = f"reading documents: {documents:,} read, {number_of(requests, 'request')}"
             self._draw(told, documents, expected or 0)
@@ -94,12 +92,11 @@ class TerminalView(LogView):
     seconds = DRAW_SECONDS
 
     def say(self, text: str) -> None:
-        """Print a lasting message."""
+        """Print a permanent message."""
         self.stop()
         say(text)
 
     def warn(self, text: str) -> None:
-        """Print a lasting message."""
         self.say(text)
 
     def stop(self) -> None:
@@ -113,7 +110,7 @@ class TerminalView(LogView):
         room = (width_of(sys.stderr) or 80) - 1
         line = one_line(text)
         if cell_width(line) > room:
-            line = f"{wrap(line, room - 2)[0]} …"  # a figure that is cut off would be wrong
+            line = f"{wrap(line, room - 2)[0]} …"  # wrap at a space, because a truncated figure would be wrong
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
 
@@ -137,5 +134,4 @@ class NotebookView(LogView):
 
 
 def progress_html(text: str, done: int, total: int) -> str:
-    """Return a bar with its figures."""
     return f'<progress value="{done}" max="{max(1, total)}"></progress> {escape(text)}'

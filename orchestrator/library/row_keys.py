@@ -1,4 +1,4 @@
-"""Keys of the rows of a frame: an id, or a digest of the content."""
+"""Keys of a frame's rows: an id, or a digest of the content."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ json_bytes = msgspec.json.Encoder(enc_hook=json_value).encode
 
 
 class RowKeys:
-    """Keys of rows: an id, or a digest of the content with a number for repeats."""
+    """Makes keys of rows: an id, or a digest of the content with a number for repeats."""
 
     def __init__(self, id_columns: Sequence[str]) -> None:
         self._id_columns = id_columns
         self._seen: dict[str, int] = {}
 
     def key(self, record: Mapping[str, Any]) -> str:
-        """Return a key that no earlier row has. Raises InputError for an id that is missing or repeated."""
+        """Return a key that no earlier row has. Raises InputError for a missing or repeated id."""
         if self._id_columns:
             key = self._id(record)
             if key in self._seen:
