@@ -1,8 +1,8 @@
-"""The search for an engine's best settings, by successive halving: runs so far → the next run, or the winner.
+"""The search for an engine's best settings, by successive halving: returns the next run, or the winner.
 
 All settings run for a short time, the better half for twice as long, and so on. The engine's defaults run in every
-round, whatever their result, so that the winner is always compared with the defaults. The winner is repeated until it
-has three runs of the longest length. Settings with which the engine fails or does not start are excluded.
+round, whatever their result, so that the winner can be compared with them. The winner is repeated until it has three
+runs of the longest duration. Settings with which the engine fails or does not start are excluded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 REPEATS = 3
 SEED = 13
 FULL = 24
-"""Number of settings that a full contest tries."""
+"""Maximum number of settings in a full contest."""
 SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
     "max_num_seqs": (("--max-num-seqs", "64"), ("--max-num-seqs", "512"), ("--max-num-seqs", "1024")),
     "max_num_batched_tokens": (
@@ -29,11 +29,11 @@ SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
     "prefix_caching": (("--enable-prefix-caching",), ("--no-enable-prefix-caching",)),
     "chunked_prefill": (("--enable-chunked-prefill",), ("--no-enable-chunked-prefill",)),
 }
-"""Values to try for each of vLLM's settings, besides the setting's default."""
+"""Values to try for each of vLLM's settings, in addition to its default."""
 
 
 class TuneRun(Struct, frozen=True):
-    """A run: `options` for vLLM (empty: the defaults), the `round`, and rows a second, None if the run failed."""
+    """A run: vLLM `options` (empty: the defaults), the `round`, and rows a second; None if the run failed."""
 
     options: tuple[str, ...]
     round: int
@@ -41,7 +41,7 @@ class TuneRun(Struct, frozen=True):
 
 
 class Contest(Struct, frozen=True):
-    """The next options to try, with their round and seconds; `left` counts the runs still to come."""
+    """The next options to try, with their round and seconds. `left` counts the remaining runs."""
 
     options: tuple[str, ...]
     round: int
@@ -50,7 +50,7 @@ class Contest(Struct, frozen=True):
 
 
 class Winner(Struct, frozen=True):
-    """The best settings, by the median of their runs in the last round, and the defaults' rate in that round.
+    """The best settings, by the median of their runs in the last round, and the defaults' last rate.
 
     The fields are None if all settings failed.
     """
@@ -63,8 +63,8 @@ class Winner(Struct, frozen=True):
 def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
     """Return the settings that a `quick` or `full` contest tries, the defaults first.
 
-    `quick` changes one setting at a time; `full` adds combinations, always the same. Without a GPU, the setting for
-    GPU memory is left out.
+    `quick` changes one setting at a time; `full` adds combinations, the same ones each time. Without a GPU, the
+    setting for GPU memory is omitted.
     """
     space = {name: values for name, values in SPACE.items() if on_gpu or name != "gpu_memory_utilization"}
     found: list[tuple[str, ...]] = [(), *(value for values in space.values() for value in values)]
@@ -84,11 +84,11 @@ def contest_of(
 ) -> Contest | Winner:
     """Return the next options to try after these runs, or the winner. The candidate () means the defaults.
 
-    Runs of the first round take `first_seconds`, runs of each later round twice as long.
+    Runs of the first round take `first_seconds`, runs of each later round twice as long as before.
     """
     entered = list(dict.fromkeys([(), *candidates]))
     number = 0
-    while True:  # each round has fewer candidates than the previous round, or is the last
+    while True:  # ends, because each round has fewer candidates or is the last
         made = {run.options: run for run in runs if run.round == number}
         for options in entered:
             if options not in made:
@@ -119,7 +119,7 @@ def _coming(entered: int) -> int:
 
 
 def _final(options: tuple[str, ...], number: int, runs: Sequence[TuneRun], first_seconds: float) -> Contest | Winner:
-    """Return the winner once all its repeats are done; repeats count as rounds after the last."""
+    """Return the winner once all its repeats are done. Repeats count as further rounds."""
     last = [run for run in runs if run.options == options and run.round >= number]
     rates = [run.rows_per_second for run in last if run.rows_per_second is not None]
     if len(last) < REPEATS:

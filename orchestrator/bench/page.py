@@ -11,7 +11,6 @@ from orchestrator.reports.pages import LIST, PAID, template
 
 
 def bench_page(report: BenchReport) -> str:
-    """Render the page of a bench."""
     measured = report.measured
     notes = [report.knee_words, *report.comparisons, *([] if report.tuned is None else [report.tuned.words])]
     notes += [] if report.rates is None else [rates_words(report.rates)]

@@ -1,8 +1,8 @@
-"""One point: rows at a fixed concurrency, until enough rows have come back to know the throughput.
+"""A point: rows at a fixed concurrency, until enough rows have come back to know the throughput.
 
-In steady state, all slots (as many as the concurrency) are taken. A flight is one row for each slot. Throughput is
-measured from the return of the first flight to the return of a later whole flight. Rows are sent until then, so the
-end of a point, when slots stay empty, is not measured.
+In steady state, all slots (as many as the concurrency) are taken. A flight is one row per slot. Throughput is
+measured from the end of the first flight to the end of a later one. Rows are sent until then, so the final phase
+with empty slots is not measured.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.upstreams import Upstream
 
 FLIGHTS = 5
-"""Minimum number of flights of a point."""
+"""Minimum flights of a point."""
 STEADY = 0.01
 """A point ends early if the standard error of its mean flight time is at most this share of the mean."""
 LATE = 4.0
 """Maximum duration of a point, as a multiple of its `seconds`."""
 FEW_FAILURES, FALLEN = 10, 0.2
-"""An engine has failed after this many failed attempts, if these are also more than this share of all attempts."""
+"""An engine has failed after `FEW_FAILURES` failed attempts, if they exceed the share `FALLEN` of all attempts."""
 DOWN_SECONDS = 3.0
 LOOK_SECONDS = 0.2
 RETRY_DELAY = 0.5
@@ -42,12 +42,13 @@ class PointEnd(StrEnum):
     """How a point ended."""
 
     MEASURED = "measured"
-    SHORT = "short"  # time ran out before two flights were back: the rate is a lower bound
+    SHORT = "short"  # time ran out before two flights had ended; the rate is a lower bound
     FELL_OVER = "fell_over"  # too many attempts failed, or the engine stopped answering
 
 
 class PointTerms(Struct, frozen=True):
-    """A point with `concurrency` rows at once at each upstream, for about `seconds`; only DYNAMIC uses `window`.
+    """A point with `concurrency` rows at once per upstream, for about `seconds`. Only DYNAMIC uses `window`, in
+    seconds.
 
     The point waits for at least `flights` flights, but at most `patience` seconds (None: LATE times `seconds`).
     """
@@ -63,8 +64,8 @@ class PointTerms(Struct, frozen=True):
 class BenchPoint(Struct, frozen=True):
     """Results of a point. Rates are per second, for all upstreams together; latencies are in seconds.
 
-    `cache_hits` is the share of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
-    cache, both 0 to 1. Without vLLM's gauges, these two and `preemptions` are None. `vram_peak` is in bytes.
+    `cache_hits` is the share of prompt tokens from the prefix cache, `kv_peak` the peak use of the KV cache, both
+    from 0 to 1. Without vLLM's gauges, both and `preemptions` are None. `vram_peak` is in bytes.
     """
 
     concurrency: int
@@ -91,7 +92,7 @@ class BenchPoint(Struct, frozen=True):
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> BenchPoint:
-        """Read the form that `to_json` returns. Raises msgspec.ValidationError for anything else."""
+        """Read the result of `to_json`. Raises msgspec.ValidationError for any other input."""
         return msgspec.convert(told, cls)
 
 
@@ -109,7 +110,7 @@ def _rounded(value: Any) -> Any:
 async def measure_point(
     upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, vram: Callable[[], int | None]
 ) -> BenchPoint:
-    """Run one point. The upstreams must be open, watched and otherwise idle; `vram` returns the GPU bytes in use."""
+    """Measure one point. The upstreams must be open, watched and otherwise idle. `vram` returns GPU bytes in use."""
     for upstream in upstreams:
         upstream.limiter = ConcurrencyLimiter.fixed(terms.concurrency)
     dispatcher = Dispatcher(list(upstreams), retry_delay=RETRY_DELAY, paused=lambda: False, enabled=True)
@@ -122,8 +123,6 @@ async def measure_point(
 
 
 class _Measuring:
-    """A running point."""
-
     def __init__(
         self, upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, dispatcher: Dispatcher,
         vram: Callable[[], int | None],
@@ -201,7 +200,6 @@ class _Measuring:
             asyncio.get_running_loop().call_soon(self._dispatcher.top_up)
 
     def _is_enough(self) -> bool:
-        """True if the flights so far are enough to know the throughput."""
         if len(self._flights) < self._terms.flights:
             return False
         if self._flights[-1] - self._flights[0] >= self._terms.seconds:
@@ -225,7 +223,7 @@ class _Measuring:
         self._over.set()
 
     async def _look(self) -> None:
-        """Check a few times a second for peaks, engines that no longer answer, and the time limit."""
+        """Check repeatedly for peaks, engines that no longer answer, and the time limit."""
         while not self._over.is_set():
             self._note_peaks()
             problems = [upstream.problem for upstream in self._upstreams]
@@ -254,7 +252,7 @@ class _Measuring:
         return [one for one in found if one is not None]
 
     async def _drain(self, result: BenchPoint) -> None:
-        """Wait for rows in flight, since an engine that still works on these rows would slow down the next point."""
+        """Wait for rows in flight. An engine that still works on them would slow down the next point."""
         until = self._clock() + max(LEAST_DRAIN, 2 * result.p99)
         while self._rows.out and not self._fell and (left := until - self._clock()) > 0:
             self._changed.clear()
@@ -297,7 +295,7 @@ class _Measuring:
         )
 
     def _measured(self) -> tuple[Sequence[RowEnd], float, PointEnd]:
-        """Return the rows that count, the seconds that they took to come back, and how the point ended."""
+        """Return the measured rows, the seconds from the first to the last of them, and how the point ended."""
         ended, places = self._rows.ended, self._places
         first = 0 if self._terms.mode is Mode.STATIC else places
         begin = self._began if self._terms.mode is Mode.STATIC else (self._flights or [self._began])[0]

@@ -25,7 +25,7 @@ class Measured(Struct, frozen=True):
     """Points of a bench.
 
     `window` is the window of dynamic batching in seconds, `order` the order in which rows were sent. For `prefill`,
-    answers had one token. `file_order` is None if the rows were sent in the file's order anyway.
+    answers had one token. `file_order` is None if the rows were sent in file order anyway.
     """
 
     sweep: tuple[BenchPoint, ...]
@@ -38,14 +38,14 @@ class Measured(Struct, frozen=True):
 
     @property
     def at_knee(self) -> BenchPoint | None:
-        """The point at the knee, or None if there is no knee."""
+        """The point at the knee; None if there is no knee."""
         if isinstance(self.knee, NoKnee):
             return None
         return next(one for one in self.sweep if one.concurrency == self.knee.concurrency)
 
 
 class TunePoint(Struct, frozen=True):
-    """One run of engine settings; `problem` replaces `result` if the engine failed or did not start."""
+    """One run of engine settings. If the engine failed or did not start, `problem` replaces `result`."""
 
     options: tuple[str, ...]
     round: int
@@ -54,7 +54,7 @@ class TunePoint(Struct, frozen=True):
 
     @property
     def run(self) -> TuneRun:
-        """This point as input for the comparison of settings."""
+        """The point as input for the comparison of settings."""
         return TuneRun(self.options, self.round, None if self.result is None else self.result.rows_per_second)
 
     def to_json(self) -> dict[str, Any]:
@@ -63,12 +63,11 @@ class TunePoint(Struct, frozen=True):
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> TunePoint:
-        """Read the form that `to_json` returns."""
         return msgspec.convert(told, cls)
 
 
 class Tuned(Struct, frozen=True):
-    """All points of engine settings, and the winner."""
+    """All runs of engine settings, and the winner."""
 
     points: tuple[TunePoint, ...]
     winner: Winner
@@ -99,9 +98,9 @@ class Tuned(Struct, frozen=True):
 
 
 class BenchReport(Struct, frozen=True):
-    """A bench at a backend with `rows` of a job's `job_rows`; `left_out` rows are for other models.
+    """A bench at a backend with `rows` of a job's `job_rows`. `left_out` rows are for other models.
 
-    `rates` is what `--apply` stores, None if there is no knee. `notes` are sentences.
+    `rates` are the figures that `--apply` stores; None if there is no knee. `notes` are sentences.
     """
 
     job: str
@@ -124,14 +123,14 @@ class BenchReport(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Headline: the model, the backend and the measured rows."""
+        """Headline with the model, the backend and the measured rows."""
         version = f", {self.engine_version}" if self.engine_version else ""
         rows = f"{self.rows:,} of {number_of(self.job_rows, 'row')} of {self.job}"
         return f"{self.model} at {self.backend}{version}: {rows}"
 
     @property
     def knee_words(self) -> str:
-        """The best concurrency, or the reason why no concurrency works, as text."""
+        """The best concurrency, or the reason why none works."""
         knee = self.measured.knee
         if isinstance(knee, NoKnee):
             return f"no concurrency works: {knee.reason}"
@@ -197,7 +196,7 @@ COLUMNS = (
     "at once", "rows/h", "in tok/s", "out tok/s", "P50", "P99", "failed", "cache", "KV", "preempted", "VRAM", "point",
 )  # fmt: skip
 RANKS = {"failed": 1, "point": 2, "in tok/s": 3, "out tok/s": 4, "cache": 5, "KV": 6, "VRAM": 7, "preempted": 8}
-"""Columns that a narrow table leaves out, highest rank first."""
+"""Order in which a narrow table omits columns: highest rank first."""
 
 
 def bench_cells(report: BenchReport) -> list[tuple[str, ...]]:
@@ -233,7 +232,7 @@ TUNE_COLUMNS = ("settings", "round", "rows/h", "VRAM", "problem")
 
 
 def tune_cells(tuned: Tuned) -> list[tuple[str, ...]]:
-    """Return the points of settings as cells under TUNE_COLUMNS."""
+    """Return the runs of settings as cells under TUNE_COLUMNS."""
     return [
         (
             " ".join(point.options) or "defaults",

@@ -28,7 +28,7 @@ NO_DRIVER = "this machine has no NVIDIA driver"
 class GpuMemory:
     """Memory that all processes together use on some of this machine's GPUs.
 
-    `problem` says why the memory is unknown; `names` are the GPUs' names.
+    `problem` says why the memory is unknown. `names` are the GPUs' models.
     """
 
     def __init__(self, library: Any = None, handles: Sequence[Any] = (), problem: str | None = None) -> None:
@@ -44,7 +44,7 @@ class GpuMemory:
         try:
             return sum(int(self._library.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles)
         except self._library.NVMLError:
-            return None  # a GPU that shares its CPU's memory reports nothing, and a GPU may fall off the bus
+            return None  # a GPU that shares the CPU's memory reports nothing, and any GPU may become unreachable
 
 
 def _text(name: str | bytes) -> str:
@@ -53,7 +53,7 @@ def _text(name: str | bytes) -> str:
 
 @contextmanager
 def gpu_memory(wanted: Sequence[int] | None = None) -> Iterator[GpuMemory]:
-    """Yield the memory of these GPUs, or of all; `used` is None if no GPU can be read."""
+    """Yield the memory of these GPUs, or of all. `used` returns None if no GPU is readable."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
@@ -73,14 +73,14 @@ def gpu_memory(wanted: Sequence[int] | None = None) -> Iterator[GpuMemory]:
 
 
 REACH_SECONDS = 120.0
-"""Seconds that a failed engine may take to answer again."""
+"""Seconds that an engine has to answer again after a failure."""
 POLL_SECONDS = 0.1
 MOST_ROWS = 100_000
 
 
 @asynccontextmanager
 async def rigged(target: BenchTarget, sample: Sample, memory: GpuMemory) -> AsyncIterator[Rig]:
-    """Provide a rig for the block, once all of its upstreams answer."""
+    """Yield a rig once all of its upstreams answer."""
     upstreams = [
         Upstream(url, api_key=target.api_key, timeout=target.request_timeout, ceiling=1, clock=time.monotonic)
         for url in target.urls
@@ -102,7 +102,7 @@ async def rigged(target: BenchTarget, sample: Sample, memory: GpuMemory) -> Asyn
 
 
 class Rig:
-    """Measures points one after another; rows go out in the usual order by default."""
+    """Measures points one after another. By default, rows are sent in the order that a batch would use."""
 
     def __init__(self, target: BenchTarget, sample: Sample, memory: GpuMemory, upstreams: Sequence[Upstream]) -> None:
         self._target = target
@@ -112,7 +112,7 @@ class Rig:
         self._plans: dict[bool, InputRows] = {}
 
     async def reach(self) -> None:
-        """Wait until every upstream answers. Raises BackendError if that takes too long."""
+        """Wait until every upstream answers. Raises BackendError after REACH_SECONDS."""
         until = time.monotonic() + REACH_SECONDS
         while problems := [one for one in self._upstreams if one.problem is not None]:
             if time.monotonic() >= until:
@@ -123,16 +123,16 @@ class Rig:
 
     @property
     def order(self) -> str:
-        """The order in which rows go out, and the reason."""
+        """Reason for the order in which rows are sent."""
         return self._plan(in_file_order=False).order.reason
 
     @property
     def reorders(self) -> bool:
-        """True if the rows' order differs from the file's."""
+        """True if rows are not sent in file order."""
         return self._plan(in_file_order=False).order.rows is not None
 
     async def measure(self, terms: PointTerms, *, in_file_order: bool = False, one_token: bool = False) -> BenchPoint:
-        """Measure one point, with prompts that no earlier point has left in vLLM's cache."""
+        """Measure one point, with prompts that are not in vLLM's cache yet."""
         await self.reach()
         sample, plan, salt = self._sample, self._plan(in_file_order=in_file_order), uuid.uuid4().hex[:12]
         rows = PointRows(sample.path, plan, sample.endpoint, self._target.urls, salt=salt, one_token=one_token)
@@ -140,7 +140,7 @@ class Rig:
             return await measure_point(self._upstreams, rows, terms, self._memory.used)
 
     async def warm_up(self, rows: int = 4) -> BenchPoint:
-        """Send a few rows without recording the result, so that the engine compiles code and allocates memory."""
+        """Send a few unrecorded rows, so that the engine compiles code and allocates memory."""
         patience = self._target.request_timeout
         return await self.measure(PointTerms(rows, 0.0, Mode.STATIC, flights=1, patience=patience))
 

@@ -1,4 +1,4 @@
-"""The rows of a point: controls when each is sent, and records when and how each comes back."""
+"""The rows of a point: decides when to send each row, and records when and how it ends."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _decode = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 class Mode(StrEnum):
-    """Rules for when the next row takes the slot of a row that came back."""
+    """Rule for when the next row takes a free slot."""
 
     CONTINUOUS = "continuous"  # immediately
     DYNAMIC = "dynamic"  # at the end of a short window, together with all other free slots
-    STATIC = "static"  # when all rows of the batch have come back
+    STATIC = "static"  # when all rows of the batch have ended
 
 
 class RowEnd(NamedTuple):
-    """A row that came back: the time by the upstream's clock, seconds in flight, tokens, and success."""
+    """End of a row: the time by the upstream's clock, the seconds in flight, the tokens, and the success."""
 
     at: float
     seconds: float
@@ -48,16 +48,16 @@ class RowEnd(NamedTuple):
 
 
 class PointWork(Work, eq=False):
-    """A row of a point. If the sample is too short for the point, the sample starts again in a new `cycle`."""
+    """A row of a point. If the sample is too short for the point, it is repeated in a new `cycle`."""
 
     cycle: int = 0
 
 
 class PointRows(RowSource):
-    """Rows of a batch file, repeated endlessly for the dispatcher; `gate` returns how many more may be sent.
+    """Rows of a batch file, repeated endlessly for the dispatcher. `gate` returns how many more may be sent.
 
-    A `salt` keeps vLLM's cache from knowing a prompt from an earlier point or cycle. With `one_token`, answers have
-    one token, so that nearly all work is the reading of prompts.
+    A `salt` keeps vLLM's cache from recognising prompts of earlier points and cycles. With `one_token`, answers have
+    one token, so that the engine does little but read prompts.
     """
 
     batch_id = tenant = "bench"
@@ -73,7 +73,7 @@ class PointRows(RowSource):
         self.failed = 0
         self.taken = 0
         self.problem: str | None = None
-        """Reason why the last failed row failed."""
+        """Error of the last failed row."""
         self._plan = plan
         self._upstreams = upstreams
         self._salt = salt
@@ -90,17 +90,17 @@ class PointRows(RowSource):
 
     @property
     def out(self) -> int:
-        """Number of rows taken that have not ended."""
+        """Number of rows in flight."""
         return self.taken - len(self.ended)
 
     @property
     def model(self) -> str | None:
-        """The model that the rows name."""
+        """Model that the rows name."""
         return self._plan.model
 
     @property
     def rows_left(self) -> int:
-        """Number of rows of the whole sample, since a point never runs out of rows."""
+        """Number of rows of the whole sample: a point never runs out of rows."""
         return len(self._plan)
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
@@ -121,19 +121,18 @@ class PointRows(RowSource):
         return PointWork(self, index, self._plan.size(index), cycle=self._cycle)
 
     def give_back(self, work: Work) -> None:
-        """Requeue a row whose attempt failed."""
         self._again.append(work)
 
     def put_back(self, work: Work) -> None:
-        """Put back a row that found no room; the next `take` returns this row."""
+        """Put back a row that found no room. The next `take` returns it."""
         self._again.appendleft(work)
 
     def unpack(self, work: Work) -> None:
-        """Requeue a row; a point never packs rows."""
+        """Requeue a row. A point never packs rows."""
         self._again.append(work)
 
     def tokens(self, work: Work) -> int:
-        """Estimate the tokens by which a request counts against a limit."""
+        """Estimate the tokens that a request counts towards a limit."""
         return work.size // body_changes.BYTES_PER_TOKEN
 
     def leaves(self, work: Work) -> None:
@@ -143,15 +142,14 @@ class PointRows(RowSource):
         """Do nothing: a point books nothing."""
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
-        """Note the task that sends a row."""
+        """Remember the task that sends a row."""
         self._tasks.add(task)
 
     def leave(self, task: asyncio.Task[None]) -> None:
-        """Forget a task that was answered or cancelled."""
         self._tasks.discard(task)
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
-        """Return the body as a batch would send it, salted if the upstream is vLLM."""
+        """Return the body as a batch would send it, with a salt if the upstream is vLLM."""
         assert isinstance(work, PointWork)
         try:
             line = self._input.line(work.index)
@@ -179,13 +177,12 @@ class PointRows(RowSource):
         self._end(RowEnd(0.0, 0.0, NO_TOKENS, is_answer=False))
 
     def hold(self, reason: str) -> None:
-        """Stop the point because it cannot provide rows."""
+        """Stop the point because its rows are unusable."""
         self.problem = reason
         self._stopping = True
         self.on_end()
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
-        """Record a row's end."""
         is_answer = verdict.action is Action.KEEP and reply.status < 300
         tokens = NO_TOKENS
         if is_answer:
@@ -208,14 +205,13 @@ class PointRows(RowSource):
         return self._stopping
 
     def stop(self) -> None:
-        """Stop, and cancel the rows in flight."""
         self._stopping = True
         for task in list(self._tasks):
             task.cancel()
 
 
 def _limited(body: bytes) -> bytes:
-    """Return the request with the answer limited to one token."""
+    """Return the request with its answer limited to one token."""
     try:
         fields = _decode(body)
     except JSON_ERRORS:

@@ -37,15 +37,15 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 STARTS = timedelta(days=30)
-"""Maximum age of starts that still predict the duration of the next start."""
+"""Maximum age of engine starts that predict the duration of the next start."""
 SATURATED = 2
-"""Settings are tried at this multiple of the best concurrency, so that the engine's own limits decide what runs."""
+"""Settings run at this multiple of the best concurrency, so that the engine's own limits are the bottleneck."""
 MOST_FIRST = 30.0
-"""Maximum seconds of the first run of settings; up to that, the run takes one second per minute of the bench."""
+"""Maximum seconds of a setting's first run. Below, the run takes one second per minute of the bench."""
 
 
 class BenchWishes(Struct, frozen=True):
-    """Options of a bench. If `versus` is None, the bench compares with `[report] compare` if that has a price."""
+    """Options of a bench. If `versus` is None, it compares with `[report] compare` if that has a price."""
 
     file: Path
     backend: str | None
@@ -58,7 +58,7 @@ class BenchWishes(Struct, frozen=True):
 
 
 class BenchListeners(Struct, frozen=True):
-    """Callbacks of a bench: progress messages, documents read, points, points of settings."""
+    """Callbacks of a bench: for messages, documents read, points, and points of settings."""
 
     say: Callable[[str], None]
     reading: Progress
@@ -67,7 +67,7 @@ class BenchListeners(Struct, frozen=True):
 
 
 class Bench(Struct):
-    """A bench in a home. Raises OrchError; earlier measurements are kept."""
+    """A bench in a home. Raises OrchError; the measurements made so far are kept."""
 
     store: Store
     home: Home
@@ -77,7 +77,7 @@ class Bench(Struct):
     listeners: BenchListeners
 
     def run(self) -> BenchReport:
-        """Measure what is missing, and return the report."""
+        """Measure the missing points, and return the report."""
         name = backend_named(self.config, self.wishes.backend)
         if self.wishes.effort is not None and not isinstance(self.config.backends[name], EnginesBackend):
             raise UsageError(
@@ -138,11 +138,11 @@ class Bench(Struct):
     def _notebook(self, sample: Sample, target: BenchTarget) -> Path:
         parts = (target.backend, target.model, *target.options, target.version or "", *sorted(target.urls))
         if isinstance(self.config.backends[target.backend], EnginesBackend):
-            parts = parts[: -len(target.urls)]  # the address does not identify an engine started by orch
+            parts = parts[: -len(target.urls)]  # an engine started by orch has another address each time
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
         return self.home.bench(sample.digest) / f"{digest}.jsonl"
 
-    # --- what follows
+    # --- the report
 
     def _report(
         self, sample: Sample, target: BenchTarget, memory: GpuMemory, measured: Measured, tuned: Tuned | None
@@ -151,7 +151,7 @@ class Bench(Struct):
         if self.wishes.applies:
             if rates is None:
                 raise RefusedError(f"nothing to apply: {measured.knee.reason}")
-            note_applied(self.home.bench(sample.digest), rates)  # before `put`, so that plans use only recorded rates
+            note_applied(self.home.bench(sample.digest), rates)  # before `put`: plans must use only recorded rates
             self.store.engine_rates.put(rates)
         return BenchReport(
             job=sample.name,
@@ -248,17 +248,17 @@ def _notes(sample: Sample, measured: Measured, memory: GpuMemory) -> list[str]:
 
 
 Hosted = tuple[str, Decimal, bool]
-"""A model's name, the price of a row in dollars, and whether that price is an estimate."""
+"""A model's name, the price of a row in dollars, and True if the price is an estimate."""
 
 
 def hosted_row(
     config: Config, versus: str, input_tokens: float, output_tokens: float, now: Callable[[], datetime]
 ) -> Hosted:
-    """Return the price of a row of these sizes at `BACKEND:MODEL` or `PROVIDER:MODEL`. Raises UsageError."""
+    """Return the price of a row with these tokens at `BACKEND:MODEL` or `PROVIDER:MODEL`. Raises UsageError."""
     place, _, model = versus.partition(":")
     if not place or not model:
         raise UsageError(f"--vs {versus}: write BACKEND:MODEL or PROVIDER:MODEL, such as openai:gpt-5-nano")
-    # A thousand rows, because prices are for whole tokens.
+    # Price a thousand rows, because token counts must be whole.
     usage = Usage(input_tokens=math.ceil(1000 * input_tokens), output_tokens=math.ceil(1000 * output_tokens))
     found = _price(config, place, model, usage, now)
     return versus, found.cost / 1000, found.estimated

@@ -1,6 +1,6 @@
 """The rows of a bench: a sample of a job's request lines, with the job's mix of long and short rows.
 
-Neighbouring rows (a document's tasks) stay together, since an engine's prefix cache reuses their common part.
+Neighbouring rows (a document's tasks) stay together, because an engine's prefix cache reuses their common part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 BLOCK = 8
-"""Number of neighbouring rows that stay together."""
+"""Neighbouring rows that stay together."""
 MOST_ROWS = 1_024
 MOST_BYTES = 64_000_000
 FILE_NAME = "rows.jsonl"
@@ -50,7 +50,7 @@ _decode = json_decoder(_Line).decode
 
 
 class Sample(Struct, frozen=True):
-    """A sample in `path`: `rows` of the job's `job_rows`, all for one `endpoint` and one `model`.
+    """A sample at `path`: `rows` of the job's `job_rows`, all for one `endpoint` and one `model`.
 
     `model` is the name at the backend. `left_out` rows of the job are for other models or endpoints. `digest`
     identifies the content.
@@ -95,7 +95,7 @@ def take_sample(
 
 
 def _groups(path: Path) -> dict[tuple[str, str], list[Span]]:
-    """Return the places of the lines for each endpoint and model, in file order."""
+    """Return the positions of the lines by endpoint and model, in file order."""
     found: dict[tuple[str, str], list[Span]] = {}
     with path.open("rb") as file:
         for _, offset, raw in lines(file):
@@ -108,7 +108,7 @@ def _groups(path: Path) -> dict[tuple[str, str], list[Span]]:
 
 
 def stratified(spans: Sequence[Span], most: int = MOST_ROWS, most_bytes: int = MOST_BYTES) -> list[Span]:
-    """Return up to `most` rows in their order: blocks of neighbours, picked evenly from the blocks by length."""
+    """Return up to `most` rows in file order: blocks of neighbours, picked evenly over their lengths."""
     mean = sum(span.length for span in spans) / len(spans)
     wanted = max(1, min(most, int(most_bytes / max(1.0, mean))))
     if len(spans) <= wanted:

@@ -1,4 +1,4 @@
-"""The points of a bench and their order; points in the notebook are not measured again."""
+"""The points of a bench and their order. Points in the notebook are not measured again."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from orchestrator.core.json_decoders import json_decoder
 
 
 class BenchNote(Struct, frozen=True):
-    """A named measurement, such as `sweep/64` or `mode/static`; `told` has its figures in JSON form."""
+    """A named measurement, such as `sweep/64` or `mode/static`. `told` has its figures in JSON form."""
 
     name: str
     told: dict[str, Any]
 
 
 class Notebook:
-    """Notes by name, in order of creation. Raises StorageError if the file cannot be used."""
+    """Notes by name, in order of creation. Raises StorageError if the file is unusable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class Notebook:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._notes, whole = _read(path)
             if path.exists() and path.stat().st_size > whole:
-                os.truncate(path, whole)  # remove what a killed write left
+                os.truncate(path, whole)  # remove an incomplete line
         except OSError as error:
             raise StorageError(f"{path} cannot be used: {error.strerror}") from error
 
@@ -57,7 +57,7 @@ class Notebook:
         return [BenchNote(name, told) for name, told in self._notes.items() if name.startswith(f"{folder}/")]
 
     def add(self, name: str, told: dict[str, Any]) -> None:
-        """Add a note, durably."""
+        """Add a note. It is on disk when this returns."""
         line = msgspec.json.encode({"name": name, "told": told}) + b"\n"
         try:
             with self._path.open("ab") as file:
@@ -69,7 +69,6 @@ class Notebook:
         self._notes[name] = told
 
     def clear(self) -> None:
-        """Delete all notes."""
         with durable(self._path):
             pass
         self._notes = {}
@@ -98,9 +97,9 @@ SWEEP, MODE = "sweep", "mode"
 SETTLED = "knee/settled"
 PREFILL, FILE_ORDER = "prefill/one-token", "order/file"
 SWEEP_POINTS = 14
-"""Approximate number of points of a sweep: doublings, and halvings around the knee."""
+"""Approximate points of a sweep: doublings, then halvings around the knee."""
 OVERHEAD = 1.6
-"""Real time of a point, with its first flight and its drain, as a multiple of the measuring time."""
+"""Real duration of a point as a multiple of its measuring time. The first flight and the drain are not measured."""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
 WINDOW = 0.5
 """Window of dynamic batching, as a share of the median latency."""
@@ -108,7 +107,7 @@ LEAST_WINDOW = 0.02
 
 
 class BenchProgress(Struct, frozen=True):
-    """A point that has finished, or that is just starting if `result` is None; about `left` points remain."""
+    """A finished point, or a starting point if `result` is None. About `left` points remain."""
 
     name: str
     result: BenchPoint | None
@@ -121,7 +120,7 @@ Tell = Callable[[BenchProgress], None]
 
 @dataclass(slots=True)
 class Session:
-    """Measures a bench's points with a rig, for about `minutes`. `most` is the highest concurrency."""
+    """Measures a bench's points with a rig, for about `minutes`. `most` is the maximum concurrency."""
 
     rig: Rig
     notebook: Notebook
@@ -139,7 +138,7 @@ class Session:
         self._began = self.clock()
 
     async def run(self) -> Measured:
-        """Measure every requested point. Raises OrchError; the notebook keeps earlier points."""
+        """Measure all requested points. Raises OrchError; the notebook keeps earlier points."""
         knee = await self._sweep()
         if isinstance(knee, NoKnee):
             return Measured(self._sweep_results(), knee, None, (), 0.0, None, self.rig.order)
@@ -163,7 +162,7 @@ class Session:
                 )
                 for one in self._sweep_points()
             ]
-            # A settled sweep stays settled, since later points were measured at its knee.
+            # A settled sweep stays settled, because later points were measured at its knee.
             is_over = SETTLED in self.notebook or self.clock() - self._began > 60 * self.minutes
             step = next_step(points, self.most, settle=is_over)
             if not isinstance(step, Measure):
@@ -174,7 +173,7 @@ class Session:
             await self._one(f"{name}/again" if name in self.notebook else name, step.concurrency)
 
     def _sweep_points(self) -> list[BenchPoint]:
-        """Return the points in measuring order; the later measurement of a repeated point counts."""
+        """Return the points in measuring order. A repeated concurrency appears twice, the later point counts."""
         return [BenchPoint.of_json(note.told) for note in self.notebook.under(SWEEP)]
 
     def _sweep_results(self) -> tuple[BenchPoint, ...]:
@@ -217,20 +216,20 @@ class Session:
         return max(1, SWEEP_POINTS - known) + sum(name not in self.notebook for name in others)
 
     def _eta(self) -> float | None:
-        """Return the approximate seconds until the bench ends; None before the first point is over."""
+        """Return the approximate seconds until the bench ends; None until a point is measured."""
         return self._left() * self._spent / self._done if self._done else None
 
 
 TUNE = "tune"
 Started = Callable[[tuple[str, ...]], AbstractAsyncContextManager[Rig]]
-"""Starts an engine with additional options, ready for rows. Raises BackendError if the engine does not start."""
+"""Starts an engine with extra options and yields its rig. Raises BackendError if the engine does not start."""
 
 
 async def tune(
     candidates: list[tuple[str, ...]], concurrency: int, notebook: Notebook, started: Started,
     tell: Callable[[Contest, TunePoint | None], None], first_seconds: float,
 ) -> Tuned:  # fmt: skip
-    """Try settings until there is a winner; settings in the notebook are not tried again.
+    """Try settings until there is a winner. Settings in the notebook are not tried again.
 
     `concurrency` is so high that the engine's own limits decide how many rows run at once. The first run of each
     setting takes `first_seconds`.

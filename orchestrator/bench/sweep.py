@@ -1,9 +1,9 @@
-"""The search for an engine's best concurrency: points so far → the next point to measure, or the knee.
+"""The search for an engine's best concurrency: returns the next point to measure, or the knee.
 
 Concurrency doubles while throughput grows. Then the interval between the last point below the plateau and the first
 point on the plateau is halved until it is narrow. If the engine fails at a point (errors, or less throughput than
-with fewer rows), the search continues below that point. If throughput falls without errors, other load on the machine
-may be the cause, so the point is measured twice.
+with fewer rows), the search continues below that point. If throughput falls without errors, other load on the
+machine may be the cause, so the point is measured twice.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from msgspec import Struct
 
 FIRST = 1
 GAIN = 1.05
-"""Minimum growth factor of a doubling; a smaller gain means that the plateau is reached."""
+"""Minimum growth factor of a doubling. With a smaller factor, the plateau is reached."""
 KNEE = 0.97
 """The knee is the lowest concurrency that reaches this share of the best throughput."""
 WIDTH = 0.10
-"""Largest width of the interval around the knee, as a share of the knee."""
+"""Maximum width of the interval around the knee, as a share of the knee."""
 MOST_ERRORS = 0.02
-"""An engine counts as failed if more than this share of its attempts failed."""
+"""An engine has failed if more than this share of its attempts failed."""
 COLLAPSE = 0.8
-"""An engine also counts as failed if throughput is below this share of the throughput with fewer rows at once."""
+"""An engine has also failed if its throughput is below this share of that with fewer rows at once."""
 
 
 class SweepPoint(Struct, frozen=True):
-    """A measurement at a concurrency: rows a second, and the share of attempts that failed, 0 to 1."""
+    """A measurement at a concurrency: rows a second, and the share of failed attempts, 0 to 1."""
 
     concurrency: int
     rows_per_second: float
@@ -34,14 +34,12 @@ class SweepPoint(Struct, frozen=True):
 
 
 class Measure(Struct, frozen=True):
-    """Measure this concurrency next; `reason` says why."""
-
     concurrency: int
     reason: str
 
 
 class Knee(Struct, frozen=True):
-    """The lowest concurrency that reaches the plateau; the concurrency `above` is known to be too low.
+    """The lowest concurrency that reaches the plateau. The concurrency `above` is known to be too low.
 
     `rows_per_second` is the knee's throughput. `falls_over_at` is the lowest concurrency at which the engine failed.
     """
@@ -54,21 +52,21 @@ class Knee(Struct, frozen=True):
 
     @property
     def within(self) -> float:
-        """Uncertainty of the knee, as a share of the concurrency."""
+        """Uncertainty of the knee, as a share of its concurrency."""
         return (self.concurrency - self.above) / self.concurrency if self.above else 0.0
 
 
 class NoKnee(Struct, frozen=True):
-    """No concurrency works."""
+    """The engine fails at every concurrency."""
 
     reason: str
 
 
 def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) -> Measure | Knee | NoKnee:
-    """Return the next step after these points, in any order; `most` is the highest concurrency.
+    """Return the next step after these points, which may be in any order. `most` is the maximum concurrency.
 
-    The later of two measurements of a concurrency counts. `settle` means that time is over: return the knee as
-    precisely as it is known.
+    The later of two measurements of a concurrency counts. With `settle`, return the knee as precisely as it is
+    known, because time is over.
     """
     latest = {point.concurrency: point for point in points}
     seen = [latest[concurrency] for concurrency in sorted(latest)]
@@ -83,7 +81,7 @@ def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) 
     if disputed is not None and not settle:
         return Measure(disputed, f"throughput stopped growing at {disputed} without an error: measured again")
     if disputed is not None and disputed == ceiling:
-        ceiling = None  # time ended before a second measurement, so the end of growth is unconfirmed
+        ceiling = None  # time ended before a second measurement could confirm the end of growth
     further = None if settle else _further(good, ceiling, most)
     return further if further is not None else _narrower(good, best, ceiling, settle=settle)
 
@@ -102,7 +100,7 @@ def _standing(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]
 
 
 def _disputed(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling: int | None) -> int | None:
-    """Return the concurrency where growth ended without an error, if that point was measured only once."""
+    """Return the concurrency at which growth ended without an error, if it was measured only once."""
     ends = good[-1].concurrency if ceiling is None and not _grows(good) else ceiling
     seen = [point for point in points if point.concurrency == ends]
     once = len(seen) == 1 and seen[0].error_share <= MOST_ERRORS and seen[0].rows_per_second > 0
@@ -110,7 +108,7 @@ def _disputed(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling:
 
 
 def _grows(good: Sequence[SweepPoint]) -> bool:
-    """True if the last doubling still raised throughput."""
+    """Return True if the last doubling still raised throughput."""
     highest = good[-1]
     lower = [point for point in good if 2 * point.concurrency <= highest.concurrency]
     return highest.rows_per_second >= GAIN * max((point.rows_per_second for point in lower), default=0.0)
@@ -134,9 +132,7 @@ def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Meas
 
 
 def _narrower(good: Sequence[SweepPoint], best: SweepPoint, ceiling: int | None, *, settle: bool) -> Measure | Knee:
-    """Return a concurrency between the highest below the plateau and the lowest on the plateau; the knee if both are
-    close.
-    """
+    """Return a concurrency between plateau and the highest point below; the knee if both are close."""
     place = next(place for place, one in enumerate(good) if one.rows_per_second >= KNEE * best.rows_per_second)
     knee, above = good[place], good[place - 1].concurrency if place else 0
     middle = (above + knee.concurrency) // 2

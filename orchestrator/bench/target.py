@@ -1,4 +1,4 @@
-"""The engine that a bench measures: the running upstreams of a backend, or an engine started for the bench."""
+"""The engine that a bench measures: running upstreams of a backend, or an engine started for the bench."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ VERSION_SECONDS = 5.0
 class BenchTarget(Struct, frozen=True):
     """The engine that answers a bench's rows.
 
-    `cost_per_hour` is in dollars for all upstreams together; `options` are vLLM's settings that differ from defaults.
-    `start_seconds` is None if the engine was already running. `version` is None if unknown.
+    `cost_per_hour` is in dollars for all upstreams together. `options` are vLLM settings that differ from the
+    defaults. `start_seconds` is None if the engine was already running. `version` is None if unknown.
     """
 
     backend: str
@@ -57,7 +57,7 @@ class BenchTarget(Struct, frozen=True):
 
 
 def backend_named(config: Config, name: str | None) -> str:
-    """Return the backend that a bench measures. Raises UsageError."""
+    """Return the backend to measure. Raises UsageError."""
     able = [one for one, backend in config.backends.items() if isinstance(backend, LocalBackend | EnginesBackend)]
     if name is None:
         if len(able) == 1:
@@ -88,7 +88,7 @@ def backend_named(config: Config, name: str | None) -> str:
 def target_of(
     config: Config, home: Home, name: str, model: str, tell: Callable[[str], None], options: Sequence[str] = ()
 ) -> Iterator[BenchTarget]:
-    """Provide the engine, ready for rows, for the block. An engine started here gets the additional `options`.
+    """Yield the engine once it accepts rows. An engine started here gets the additional `options`.
 
     Raises BackendError, RefusedError or UsageError.
     """
@@ -141,7 +141,7 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
         report = next((one for one in driver.engines() if one.model == model), None)
         if report is not None and report.state is EngineState.WARM:
             return report
-        # A bench does not wait for a second start, as an engine that failed once will fail again.
+        # Do not wait for a second start: an engine that failed once will most likely fail again.
         if (
             report is not None
             and report.problem is not None
@@ -152,7 +152,7 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
 
 
 def require_no_daemon(home: Home) -> None:
-    """Raise RefusedError while a daemon of the home runs, because the daemon uses the home's GPUs."""
+    """Raise RefusedError if the home's daemon runs, because it uses the home's GPUs."""
     if running_daemon(home) is not None:
         raise RefusedError(
             "the daemon of this home is running (`orch up`, or a job): settings are tried on engines started for it",
@@ -161,7 +161,7 @@ def require_no_daemon(home: Home) -> None:
 
 
 def _running(home: Home, base: BenchTarget) -> BenchTarget:
-    """Return the warm engines that the home's daemon runs."""
+    """Return the warm engines of the home's daemon."""
     health = fetch_health(home, base.backend)
     told: list[dict[str, Any]] = [] if health is None else health["engines"]
     warm = [one for one in told if one["model"] == base.model and one["state"] == EngineState.WARM.value]
@@ -175,7 +175,7 @@ def _running(home: Home, base: BenchTarget) -> BenchTarget:
 
 
 def _versioned(target: BenchTarget) -> BenchTarget:
-    """Add the engine's version if the engine reports a version, as vLLM does."""
+    """Add the engine's version if the engine reports one, as vLLM does."""
     root = target.urls[0].rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:

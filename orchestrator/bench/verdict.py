@@ -1,4 +1,4 @@
-"""Meaning of a measured throughput for a night: rows an hour, dollars, the end time, and the hosted price."""
+"""The meaning of a measured throughput for a night: rows an hour, dollars, the end time, and the hosted price."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NIGHT = timedelta(hours=20)
 class Verdict(Struct, frozen=True):
     """The verdict of a bench at the time `at`.
 
-    `per_1000_usd` is the cost of 1,000 rows on this engine while it works; `hosted_per_1000_usd` is their cost on the
-    `hosted` model, or None without a comparison. `overhead_seconds` is paid for each night in addition to the work:
-    the engine's start, and idle time until it stops. The engine is cheaper once it works at least
+    `per_1000_usd` is the cost of 1,000 rows on this engine while it works; `hosted_per_1000_usd` is their cost on
+    the `hosted` model, or None without a comparison. `overhead_seconds` are paid each night in addition to the work,
+    for the engine's start and its idle time before it stops. The engine is cheaper if it works at least
     `cheaper_from_hours` a night: 0 means always, None means never, or no comparison.
     """
 
@@ -73,7 +73,7 @@ class Verdict(Struct, frozen=True):
 
 
 def _clock(at: datetime, now: datetime) -> str:
-    """Format a moment in this machine's time, with the day if the time alone would be ambiguous."""
+    """Format a time in this machine's time zone, with the day if the time alone would be ambiguous."""
     local = at.astimezone()
     return f"{local:%H:%M}" if at - now < NIGHT else f"{local:%a %Y-%m-%d %H:%M}"
 
@@ -91,9 +91,9 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on a measured throughput.
 
-    `cost_per_hour` is for all engines that together reach `rows_per_second`. `hosted` is a model, the cost of a row
-    in dollars, and whether that cost is an estimate. Each night, the start and the idle time until the engine stops
-    are paid too.
+    `cost_per_hour` is for all engines that together reach `rows_per_second`. `hosted` is a model, its price of a row
+    in dollars, and True if the price is an estimate. Each night, the engine's start and its idle time before it
+    stops are paid, too.
     """
     per_hour = rows_per_second * HOUR
     per_row = cost_per_hour / Decimal(repr(per_hour))
@@ -120,9 +120,9 @@ def verdict(
 
 
 ASSUMED_WEIGHT = 8.0
-"""Assumed work of an answer token relative to a prompt token, if not measured."""
+"""Assumed work of an answer token relative to a prompt token, if it was not measured."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
-"""Bounds of the share of an engine's time that answers take. Values outside these bounds are measurement errors."""
+"""Bounds for the share of an engine's time that answers take. Values outside are measurement errors."""
 
 
 class TokenSpeeds(NamedTuple):
@@ -137,8 +137,8 @@ def token_rates(
 ) -> TokenSpeeds:
     """Return the token rates of an engine that does `rows_per_second` rows with these tokens each.
 
-    `prefill_rows_per_second` is the rate for the same rows with one-token answers, None if unknown. The extra time of
-    whole answers is the time of the remaining tokens.
+    `prefill_rows_per_second` is the rate of the same rows with one-token answers, None if unknown. The rest of the
+    time goes to the remaining answer tokens.
     """
     if input_tokens <= 0 and output_tokens <= 0:
         return TokenSpeeds(rows_per_second, None)  # without token counts, a row counts as one token
@@ -149,7 +149,7 @@ def token_rates(
     if prefill_rows_per_second is None or output_tokens <= 1:
         prefill = rows_per_second * (input_tokens + ASSUMED_WEIGHT * output_tokens)
         return TokenSpeeds(prefill, prefill / ASSUMED_WEIGHT)
-    # Seconds a row for the rest of the answer: the total, less the time for prompt and first token.
+    # Seconds per row for the rest of the answer: the total minus the time for prompt and first token.
     rest = max(0.0, 1 / rows_per_second - 1 / prefill_rows_per_second)
     share = rest * rows_per_second * output_tokens / (output_tokens - 1)
     share = min(MOST_SHARE, max(LEAST_SHARE, share))

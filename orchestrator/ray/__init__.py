@@ -1,4 +1,4 @@
-"""All code that uses Ray. A home without a cluster does not import it; Ray itself stays in the cluster's own Python.
+"""All code that uses Ray. Homes without a cluster never import it; Ray itself stays in the cluster's own Python.
 
 driver         engines as actors of a cluster
 process        the parent's side of the process that uses Ray; `engines_child` is that process's program

@@ -1,7 +1,7 @@
-"""The driver `ray`: engines as actors of a Ray cluster. Ray places and revives engines, but sees no rows.
+"""The driver `ray`: engines as actors of a Ray cluster. Ray places and restarts engines, but never sees rows.
 
-A process of the cluster's own Python uses Ray (process.py). The process runs only while an engine is wanted, so that
-an autoscaling cluster can shrink to nothing.
+A process in the cluster's own Python uses Ray (process.py). It runs only while an engine is wanted, so that an
+autoscaling cluster can shrink to nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from orchestrator.settings.backends import RayBackend
 
 CPU_CACHE_GIB = "4"
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
-"""Seconds until a process that ended by itself is restarted: the first and longest pause. A pause doubles unless
-the process ran for WELL_SECONDS."""
+"""Seconds before a process that ended by itself is restarted: the first and the longest pause. Each pause is twice
+the previous one, unless the process ran for WELL_SECONDS.
+"""
 TRIES = 3
 """Engines are given up once the process has ended this many times in a row without reaching a cluster."""
 STATES = {
@@ -52,7 +53,7 @@ class _Seen(Struct):
 
 
 class RayDriver:
-    """Runs engines on a Ray cluster; callable from any thread. `root` is the log folder; `tell` gets messages."""
+    """Runs engines on a Ray cluster, from any thread. `root` is the log folder; `tell` gets messages."""
 
     def __init__(
         self, root: Path, settings: RayBackend, environ: Mapping[str, str], tell: Callable[[str], None]
@@ -70,9 +71,9 @@ class RayDriver:
         self._process: RayProcess | None = None
         self._connected_at: float | None = None
         self._ends = 0
-        """Number of times in a row that the child ended before WELL_SECONDS."""
+        """Consecutive ends of the child before WELL_SECONDS."""
         self._unreached = 0
-        """Number of times in a row that the child ended without reaching the cluster."""
+        """Consecutive ends of the child without reaching the cluster."""
         self._again_at = float("-inf")
         self._closed = False
 
@@ -158,7 +159,7 @@ class RayDriver:
         self._say()
 
     def _say(self) -> None:
-        """Tell the process which engines are wanted; start the process if necessary."""
+        """Tell the process the wanted engines; start the process if necessary."""
         if self._process is None:
             self._keep_running()
         else:
@@ -202,7 +203,7 @@ class RayDriver:
                 self._tell(f"{model}: started again: {event.problem}")
 
     def _ended(self, made: list[RayProcess], code: int) -> None:
-        """Handle the end of a process; Ray then ends that process's engines."""
+        """Handle the end of a process. Ray has then ended its engines."""
         with self._lock:
             if not made or self._process is not made[0]:
                 return
@@ -221,7 +222,7 @@ class RayDriver:
         self._problem(problem, over=True)
 
     def _problem(self, problem: str | None, over: bool = False) -> None:
-        """Mark all engines as not running; `problem` is the reason for engines without a more specific one."""
+        """Mark all engines as not running. If `over`, engines with an earlier problem keep it."""
         state = EngineState.GIVEN_UP if self._unreached >= TRIES else EngineState.PENDING
         for key in self._wanted:
             seen = self._seen[key]
@@ -245,7 +246,7 @@ class RayDriver:
             "id": f"{name}/{slots[0]}",
             "arguments": arguments,
             "python": self._settings.vllm_python,
-            # In the environment, since every user of the node can read command lines.
+            # The key is in the environment, because every user of the node can read command lines.
             "env": {**cache, "VLLM_API_KEY": self._key},
             "gpus": model.gpus,
             "cpus": model.cpus,

@@ -9,10 +9,12 @@ engines no longer listed are stopped. An ENGINE is `{"id", "arguments", "python"
 
 Events: `{"event": "connected", "ray", "nodes": [...]}`; `{"event": "engine", "id", "state", "url", "node", "starts",
 "problem"}` with the states pending (no node has room yet), starting, ready, lost, and failed (given up); and
-`{"event": "there", "ids": [...]}`, all engines that are not completely gone, after each line and each engine's end.
+`{"event": "there", "ids": [...]}` after each line and each engine's end, with all engines that are not completely
+gone.
 
-Each engine is an actor that holds one engine process in a placement group. Actors are not detached: when this process
-ends in any way, Ray ends them, and their leash (leash.py) ends the engines. This process ends when stdin does.
+Each engine is an actor that holds one engine process in a placement group. Actors are not detached: when this
+process ends in any way, Ray ends them, and their leash (leash.py) ends the engines. This process ends when stdin
+does.
 """
 
 from __future__ import annotations
@@ -38,15 +40,15 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 TRIES = 3
-"""Number of failed starts in a row after which an engine is given up."""
+"""Consecutive failed starts after which an engine is given up."""
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
 READY_SECONDS = 3600.0
 GRACE_SECONDS = 10.0
 """Seconds that an engine has to end by itself."""
 LAST_WORDS_SECONDS = 20.0
-"""Seconds from the end of stdin to the end of this process, even if Ray hangs."""
+"""Maximum seconds from the end of stdin to the end of this process, even if Ray hangs."""
 ANSWER_SECONDS = 8.0
-"""Seconds within which a live cluster shows its nodes; Ray itself waits minutes for a dead cluster."""
+"""Seconds within which a live cluster lists its nodes. Ray itself waits minutes for a dead cluster."""
 LOOK_SECONDS = 0.25
 LOST_PAUSE_SECONDS = 0.5
 TAIL_LINES = 25
@@ -95,7 +97,7 @@ class EngineActor:
             sys.stdout.flush()
 
     async def ready(self) -> str | None:
-        """Return None once /health answers 200, else why the engine failed."""
+        """Return None once /health answers 200, or the reason if the engine failed."""
         until = asyncio.get_running_loop().time() + READY_SECONDS
         while not await asyncio.to_thread(_is_healthy, self._url):
             if self._process is None or self._process.poll() is not None:
@@ -106,13 +108,13 @@ class EngineActor:
         return None
 
     async def ended(self) -> str:
-        """Wait until the process has ended, and return why."""
+        """Wait until the process has ended, and return the reason."""
         while self._process is not None and self._process.poll() is None:
             await asyncio.sleep(LOOK_SECONDS)
         return self._end()
 
     async def stop(self) -> None:
-        """Stop the process and return when it is completely gone."""
+        """Stop the process, and return once it is completely gone."""
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
@@ -125,7 +127,7 @@ class EngineActor:
 
 
 def _own_address() -> str:
-    """Return this node's address as Ray knows it, since a machine may have several addresses."""
+    """Return this node's address as Ray knows it: a machine may have several addresses."""
     own = ray.get_runtime_context().get_node_id()
     return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == own)
 
@@ -139,7 +141,7 @@ def _free_port(host: str) -> int:
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
-    """Return the node's environment without variables that would mislead an engine, and without keys."""
+    """Return the node's environment without keys and without variables that would mislead an engine."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {
         name: value
@@ -151,7 +153,7 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
 
 def _is_healthy(url: str) -> bool:
     try:
-        # No proxy: the engine runs on this node.
+        # Bypass any proxy, because the engine runs on this node.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url.removesuffix("/v1") + "/health", timeout=2.0) as answer:
             return bool(answer.status == 200)
@@ -160,7 +162,7 @@ def _is_healthy(url: str) -> bool:
 
 
 def only_ours() -> TextIO:
-    """Reserve standard output for events and return it; other output, such as Ray's, goes to standard error."""
+    """Reserve standard output for events and return it. Other output, such as Ray's, goes to standard error."""
     ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return ours
@@ -170,7 +172,7 @@ EVENTS: list[TextIO] = []
 
 
 def tell(event: str, **more: Any) -> None:
-    """Write one event. A closed pipe is ignored, since this process must still end its engines."""
+    """Write one event. A closed pipe is ignored, because this process must still end its engines."""
     for out in EVENTS:
         with contextlib.suppress(OSError):
             out.write(json.dumps({"event": event, **more}) + "\n")
@@ -197,9 +199,9 @@ class Placed:
             )
 
     def _make(self) -> None:
-        """Ask Ray for a placement group with an actor. Both wait for a node with room, which makes a cluster grow."""
+        """Ask Ray for a placement group with an actor. Both wait for a node with room, so a cluster may grow."""
         wanted, spreads = self.wanted, self.wanted["strategy"] == "SPREAD"
-        gpus = 0 if spreads else wanted["gpus"]  # across nodes, the engine's own Ray executor reserves the GPUs
+        gpus = 0 if spreads else wanted["gpus"]  # with SPREAD, the engine's own Ray executor reserves the GPUs
         bundle = {"CPU": wanted["cpus"], **({"GPU": gpus} if gpus else {}), **wanted["resources"]}
         self._group = placement_group([{name: amount for name, amount in bundle.items() if amount}], "STRICT_PACK")
         self._actor = (
@@ -239,7 +241,7 @@ class Placed:
                 else:
                     failed += 1
             except RayActorError as error:
-                # The actor's node or process is gone; Ray recreates the actor as soon as a node has room.
+                # The actor's node or process is gone. Ray recreates the actor once a node has room.
                 if not is_lost:
                     sys.stderr.write(f"{self.wanted['id']}: {error}\n")
                     self._tell("lost", problem="its node, or its process there, is gone")
@@ -283,7 +285,7 @@ class WantedEngines:
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     def want(self, wanted: list[dict[str, Any]]) -> None:
-        """Run exactly these engines. A wanted engine that is still ending is started again once it is gone."""
+        """Run exactly these engines. A wanted engine that is still ending restarts at a later call."""
         named = {one["id"]: one for one in wanted}
         for name in [name for name in self._running if name not in named]:
             self._ending[name] = asyncio.create_task(self._end(name, *self._running.pop(name)))
@@ -299,7 +301,7 @@ class WantedEngines:
     async def _run(self, placed: Placed) -> None:
         try:
             await placed.run()
-        except Exception as error:  # noqa: BLE001  (what Ray refuses is the engine's problem)
+        except Exception as error:  # noqa: BLE001  (any refusal by Ray concerns only this engine)
             await placed.release()
             tell("engine", id=placed.wanted["id"], state="failed", url="", node="", starts=0, problem=str(error))
 
@@ -311,7 +313,6 @@ class WantedEngines:
         self._tell()
 
     async def close(self) -> None:
-        """End all engines."""
         self.want([])
         await asyncio.gather(*self._ending.values(), return_exceptions=True)
 
@@ -332,7 +333,7 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
-    """Read stdin in a separate thread, so that this process ends soon after stdin, even if Ray hangs."""
+    """Read stdin in a thread, so that this process ends soon after stdin, even if Ray hangs."""
     for line in sys.stdin:
         lines.put(line)
     lines.put(None)
@@ -349,7 +350,7 @@ async def serve(leash: str, lines: queue.SimpleQueue[str | None]) -> None:
 
 
 def connect(address: str) -> None:
-    """Connect to the cluster as a driver, without starting a cluster. Raises ConnectionError."""
+    """Connect to the cluster as a driver; never start a cluster. Raises ConnectionError."""
     ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=False)
 
 
@@ -370,7 +371,7 @@ def main(arguments: list[str]) -> int:
         threading.Thread(target=_give_up, args=(address,), daemon=True).start()
     try:
         connect(address)
-    except Exception as error:  # noqa: BLE001  (Ray has many words for "there is no cluster")
+    except Exception as error:  # noqa: BLE001  (Ray raises many types if there is no cluster)
         tell("unreachable", problem=f"there is no Ray cluster at {address}: {_first_line(error)}")
         return 4
     if verb == "status":

@@ -1,4 +1,4 @@
-"""This machine as a node of a Ray cluster. A person starts and ends the node, which needs no orch process to run."""
+"""This machine as a node of a Ray cluster. The user starts and ends the node, which needs no orch process to run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ START_SECONDS = 180.0
 END_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 STARTED = "Ray runtime started"
-"""Text that `ray start --block` prints once Ray's processes run; the command then stays in the foreground."""
+"""Printed by `ray start --block` once Ray's processes run. The command then stays in the foreground."""
 
 
 class RayNode(Struct, frozen=True):
-    """A node started here: its process, that process's start (in kernel ticks), and the cluster it joined."""
+    """A node started here: its process, that process's start time (in kernel ticks), and the joined cluster."""
 
     pid: int
     began: int
@@ -38,12 +38,12 @@ class RayNode(Struct, frozen=True):
 
     @property
     def runs(self) -> bool:
-        """True if the node's process still runs; a later process with the same id does not count."""
+        """True if the node's process still runs. A later process with the same id does not count."""
         return _began(self.pid) == self.began
 
 
 def node_of(folder: Path) -> RayNode | None:
-    """Return the node that was started from a folder; None if the node no longer runs."""
+    """Return the node that was started from a folder; None if it no longer runs."""
     try:
         node = json_decoder(RayNode).decode((folder / RECORD).read_bytes())
     except (OSError, *JSON_ERRORS):
@@ -54,9 +54,10 @@ def node_of(folder: Path) -> RayNode | None:
 def start_node(
     folder: Path, python: Path, join: str | None, options: Sequence[str], environ: Mapping[str, str]
 ) -> RayNode:
-    """Start a head, or a node that joins the cluster at `join`; `options` are those of `ray start`.
+    """Start a head, or a node that joins the cluster at `join`. `options` are those of `ray start`.
 
-    Returns once the node runs. Raises UsageError if a node already runs, EngineUnavailable if none starts.
+    Returns once the node runs. Raises UsageError if a node already runs, EngineUnavailable if the node does not
+    start.
     """
     if (node := node_of(folder)) is not None:
         raise UsageError(f"this machine is already a node (process {node.pid})", hint="orch cluster down")
@@ -99,7 +100,7 @@ def _wait_for_start(process: subprocess.Popen[bytes], log: Path, begin: int) -> 
 
 
 def end_node(folder: Path) -> bool:
-    """End the node that was started from a folder, with all its processes; return False if no such node runs."""
+    """End the node that was started from a folder, with all its processes. Return False if no such node runs."""
     node = node_of(folder)
     if node is not None:
         os.kill(node.pid, signal.SIGTERM)

@@ -1,4 +1,6 @@
-"""The process that uses Ray (engines_child.py). It runs in the cluster's Python, and ends with this process."""
+"""The parent's side of engines_child.py, the process that uses Ray. It runs in the cluster's Python and ends with
+this one.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ HOW = (
 
 
 class RayEvent(msgspec.Struct, frozen=True):
-    """A line of the process; its fields depend on `event` (see engines_child.py)."""
+    """A line of the process. Its fields depend on `event` (see engines_child.py)."""
 
     event: str
     id: str = ""
@@ -49,7 +51,7 @@ class RayEvent(msgspec.Struct, frozen=True):
 
 
 def require_ray(python: Path, environ: Mapping[str, str]) -> None:
-    """Raise EngineUnavailable, with instructions, if this Python does not have Ray."""
+    """Raise EngineUnavailable, with instructions, if this Python lacks Ray."""
     try:
         done = subprocess.run(
             [python, "-I", "-c", HAS_RAY],
@@ -117,7 +119,7 @@ class RayProcess:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     env=for_engines(environ),
-                    # Only this process handles Ctrl-C in a terminal: the child ends when its stdin does.
+                    # Ctrl-C in a terminal reaches only this process; the child ends with its stdin.
                     start_new_session=True,
                 )
         except OSError as error:
@@ -140,7 +142,7 @@ class RayProcess:
             log.info("the Ray process has ended")
 
     def close(self) -> None:
-        """End the process and its engines; returns when the process is gone."""
+        """End the process and its engines, and return once the process is gone."""
         with contextlib.suppress(OSError):
             self._stdin().close()
         try:
@@ -164,6 +166,6 @@ class RayProcess:
                     self._heard(event)
                 else:
                     log.warning("the Ray process wrote a line that is not an event: %r", line[:200])
-        with contextlib.suppress(OSError):  # unsent text is dropped
+        with contextlib.suppress(OSError):  # the flush of unsent text fails
             self._stdin().close()
         self._ended(self._process.wait())

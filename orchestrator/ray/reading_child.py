@@ -1,18 +1,18 @@
-"""Calls as tasks on a Ray cluster; run by path with the cluster's own Python. Uses only the standard library and Ray.
+"""Calls as tasks on a Ray cluster; run by path with the cluster's own Python. Uses only the standard library and
+Ray.
 
 python reading_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
 
 The numbers are the limits of `process.WorkerLimits`.
 
-Both directions carry lines of JSON, each followed by the number of raw bytes that it states. On stdin: `{"id",
-"bytes"}` and the call as `messages` packs it. On stdout: `{"event": "room", "cpus"}` with the cluster's CPUs, once
-connected and at every change; `{"event": "done", "id", "trip", "detail", "sizes", "bytes"}` and the packed values.
-Two final events end it: `{"event": "unreachable", "problem"}`, and `{"event": "unfit", "problem"}` if a node lacks
-what a task needs.
+Both directions carry lines of JSON, each followed by as many raw bytes as it states. On stdin: `{"id", "bytes"}` and
+the call as packed by `messages`. On stdout: `{"event": "room", "cpus"}` with the cluster's CPUs, once connected and
+at every change; `{"event": "done", "id", "trip", "detail", "sizes", "bytes"}` and the packed values. Two events are
+the last: `{"event": "unreachable", "problem"}`, and `{"event": "unfit", "problem"}` if a node cannot run a task.
 
-A task needs a node with the same version of orch-batch. Ray does not repeat tasks: if a node or process is lost, this
-process repeats the call once, and a second loss fails the call. This process ends when stdin does, and Ray then ends
-its tasks.
+A task needs a node with the same version of orch-batch. Ray does not repeat tasks: if a node or process is lost,
+this process repeats the call once, and a second loss fails the call. This process ends when stdin does, and Ray then
+ends its tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Call = tuple[int, bytes]
 
 
 def read(request: bytes, limits: tuple[int, int, float, int, int], version: str) -> tuple[str, str, list[bytes]]:
-    """Run one call on a node. Ray ships this function by value, so it imports what it uses."""
+    """Run one call on a node. Ray ships this function by value, so it imports everything that it uses."""
     import socket
     from importlib import import_module
 
@@ -55,15 +55,13 @@ def read(request: bytes, limits: tuple[int, int, float, int, int], version: str)
 
 
 def only_ours() -> BinaryIO:
-    """Reserve standard output for events; output of Ray and its libraries goes to standard error."""
+    """Reserve standard output for events. Output of Ray and its libraries goes to standard error."""
     ours = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return ours
 
 
 class SentCalls:
-    """Calls in progress."""
-
     def __init__(self, out: BinaryIO, version: str, limits: tuple[int, int, float, int, int]) -> None:
         self._out = out
         self._told = version, limits
@@ -137,9 +135,9 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_take_in, args=(calls,), daemon=True).start()
     found = SentCalls(out, version, (int(memory), int(seconds), float(patience), int(value), int(more_memory)))
     try:
-        # Never start our own cluster.
+        # With an address, Ray does not start its own cluster.
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # noqa: BLE001  (Ray has many words for "there is no cluster")
+    except Exception as error:  # noqa: BLE001  (Ray raises many types if there is no cluster)
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         found.tell("unreachable", problem=f"there is no Ray cluster at {address}: {why}")
         return 4

@@ -1,4 +1,4 @@
-"""The part of a Ray task that runs on a node: one call in a worker process, under the same limits as locally."""
+"""The node's side of a Ray task: one call in a worker process, under the same limits as locally."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _worker = cache(Single)
 
 
 def answer(request: bytes, limits: WorkerLimits) -> tuple[str, str, list[bytes]]:
-    """Make the call that `messages.dumps` packed; return the trip ("" if none), its detail and the packed values.
+    """Carry out the call that `messages.dumps` packed. Return the trip ("" if none), its detail and the packed
+    values.
 
     Raises StorageError if no process can be started.
     """

@@ -1,6 +1,6 @@
-"""Calls on all nodes of a Ray cluster, with results in the caller's order.
+"""Runs calls on all nodes of a Ray cluster, with results in the caller's order.
 
-This process does not import Ray: a child in the cluster's own Python (reading_child.py) submits the calls.
+This process does not import Ray. A child in the cluster's own Python (reading_child.py) submits the calls.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ END_SECONDS = 10.0
 AHEAD = 2
 """Calls in progress per CPU of the cluster, so that no CPU waits for this process."""
 FIRST_CALLS = 16
-"""Calls to submit while the cluster has no CPUs yet, since waiting tasks make a cluster grow."""
+"""Calls to submit while the cluster has no CPUs yet: waiting tasks make a cluster grow."""
 _READ = 1 << 20
-# Variables that the child gets; none of them belongs to a job or holds a key.
+# Variables that the child gets. They contain no keys.
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "no_proxy", "NO_PROXY")
 
 
 class ClusterTask:
-    """A submitted call; `ClusterPool.results` returns its values."""
+    """A submitted call. `ClusterPool.results` yields its values."""
 
     __slots__ = ("fault", "held", "is_over", "payloads")
 
@@ -50,9 +50,10 @@ class ClusterTask:
 
 
 class Cluster(Struct, frozen=True):
-    """A Ray cluster. `python` is the interpreter with Ray and orch-batch; `address` is Ray's address, such as `auto`.
+    """A Ray cluster. `python` is the interpreter with Ray and orch-batch; `address` is Ray's address, such as
+    `auto`.
 
-    A cluster that is silent for `patience` seconds counts as absent; even a busy machine starts Ray in that time.
+    A cluster that is silent for `patience` seconds counts as absent. Even a busy machine starts Ray in that time.
     """
 
     python: Path
@@ -61,11 +62,11 @@ class Cluster(Struct, frozen=True):
 
 
 class ClusterPool:
-    """Makes calls on a cluster; the first call starts the child. For use by one thread at a time.
+    """Runs calls on a cluster. The first call starts the child. Use from one thread at a time.
 
     At most `workers` calls are in progress (default: enough to keep all CPUs of the cluster busy). `check` is called
-    every LOOK_SECONDS while results are awaited, and may raise to end the wait. Raises JobFilesError if the cluster
-    cannot be reached, is lost, or has a node without this version of orch-batch.
+    every LOOK_SECONDS during a wait for results, and may raise to end the wait. Raises JobFilesError if the cluster
+    is unreachable or lost, or has a node without this version of orch-batch.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class ClusterPool:
 
     @property
     def most(self) -> int:
-        """Maximum number of calls in progress."""
+        """Maximum calls in progress."""
         return self._most
 
     @property
@@ -95,7 +96,7 @@ class ClusterPool:
         return len(self._under_way) < self._most and self._held < BUFFER_BYTES
 
     def submit(self, call: WorkerCall) -> ClusterTask:
-        """Queue a call; it runs as soon as a node has room."""
+        """Queue a call. It runs as soon as a node has room."""
         request = messages.dumps(tuple(call))
         task = self._under_way[self._count] = ClusterTask(len(request))
         self._held += task.held
@@ -103,7 +104,7 @@ class ClusterPool:
         self._count += 1
         stdin = self._started().stdin
         assert stdin is not None, "it is a pipe"
-        with suppress(BrokenPipeError):  # a dead child is noticed when its output is read
+        with suppress(BrokenPipeError):  # reading the output will reveal a dead child
             stdin.write(head.encode() + b"\n" + request)
             stdin.flush()
         return task
@@ -124,7 +125,6 @@ class ClusterPool:
             raise task.fault
 
     def close(self) -> None:
-        """End the child and all its tasks."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -158,7 +158,7 @@ class ClusterPool:
                     stdout=subprocess.PIPE,
                     stderr=self._errors,
                     env={**kept, "PYTHONSAFEPATH": "1"},
-                    start_new_session=True,  # only this process handles Ctrl-C: the child ends with its stdin
+                    start_new_session=True,  # Ctrl-C reaches only this process; the child ends with its stdin
                 )
             except OSError as error:
                 self._errors.close()
@@ -166,7 +166,6 @@ class ClusterPool:
         return self._child
 
     def _pump(self) -> None:
-        """Wait briefly for output and process it."""
         self._check()
         out = self._started().stdout
         assert out is not None, "it is a pipe"

@@ -23,11 +23,11 @@ DAY = 86_400
 
 
 class Desk(Protocol):
-    """A backend with an emulated provider, whose clock the test moves."""
+    """A backend with an emulated provider whose clock the test moves."""
 
     @property
     def backend(self) -> Backend:
-        """The backend under test; its account has no batches yet."""
+        """The backend under test. Its account has no batches yet."""
 
     @property
     def key(self) -> str:
@@ -49,10 +49,10 @@ class Desk(Protocol):
 
 
 class LossyDesk(Desk, Protocol):
-    """A desk whose provider can drop its answer to a call."""
+    """A desk whose provider can drop its response to a call."""
 
     def lose_next_create(self) -> None:
-        """Make the provider carry out the next create call without answering it."""
+        """Make the provider carry out the next create call without sending a response."""
 
 
 def write_input(desk: Desk, shard: str, rows: int) -> Path:
@@ -93,7 +93,7 @@ def ended(desk: Desk, batch: RemoteBatch) -> RemoteBatch:
 
 
 def results(desk: Desk, batch: RemoteBatch, shard: str) -> list[dict[str, Any]]:
-    """Download a batch's result files, and return their lines, parsed."""
+    """Download a batch's result files, and return their parsed lines."""
     lines: list[dict[str, Any]] = []
     for number, file_id in enumerate((batch.output_file_id, batch.error_file_id)):
         if file_id is None:
@@ -106,7 +106,7 @@ def results(desk: Desk, batch: RemoteBatch, shard: str) -> list[dict[str, Any]]:
 
 
 def cancel(desk: Desk, batch: RemoteBatch) -> None:
-    """Cancel a batch, or do nothing if the provider has no call for cancelling."""
+    """Cancel a batch. Do nothing if the provider has no call for this."""
     try:
         desk.backend.cancel(batch.id)
     except BackendRefused as refusal:
@@ -115,7 +115,7 @@ def cancel(desk: Desk, batch: RemoteBatch) -> None:
 
 
 class BackendContract:
-    """Tests of the promises that every backend keeps."""
+    """Tests that every backend must pass."""
 
     def test_every_row_of_a_batch_has_one_result_in_openais_shape(self, desk: Desk) -> None:
         batch = desk.backend.create(order_of(desk, "contract-1.001", 5))
@@ -193,7 +193,7 @@ class BackendContract:
 
 
 class PaidOnceContract:
-    """Tests for providers that may lose an answer: the batch is found, and is not created twice."""
+    """Tests for providers that may lose a response: the batch is found, and is not created twice."""
 
     def test_the_batch_of_a_lost_create_is_found(self, desk: LossyDesk) -> None:
         before = desk.now()
