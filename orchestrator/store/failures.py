@@ -1,7 +1,7 @@
 """Failed rows: when a document began to fail for the same reason, and acknowledgements by people.
 
 A failure is known if its document and task failed with the same code in an earlier run, without another outcome
-since. An acknowledgement lasts as long as the failure: a failure that returns later is new. `failed_since` is the
+since. An acknowledgement lasts as long as its failure: a failure that returns later is new. `failed_since` is the
 creation time of the first run with the failure. The row stores this time, because that run may be removed before the
 failure ends.
 """
@@ -26,14 +26,14 @@ from orchestrator.store.tables import HAS_FAILED, jobs, requests
 CHUNK = 500
 PAGE = 2000
 RUNS = 30
-"""Number of earlier runs to search for a row's last outcome, as a cancelled run may have no outcome for the row."""
+"""Number of earlier runs searched for a row's last outcome. A cancelled run may have no outcome for the row."""
 
 
 class FailureReason(Struct, frozen=True):
     """Rows that did not succeed for one reason: the message of one of them, their number, and how many are new.
 
     `since` is the start of the oldest known failure. `document` is the document that the message is about. With
-    `has_others`, other documents have such rows as well.
+    `has_others`, other documents have such rows too.
     """
 
     code: str
@@ -46,7 +46,7 @@ class FailureReason(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """A failed row of the newest run of a job file, and whether it is known or acknowledged."""
+    """A failed row of the newest run of a job file."""
 
     document: str
     task: str
@@ -63,7 +63,7 @@ class Failure(Struct, frozen=True):
 
     @property
     def status(self) -> str:
-        """Status of the failure: `new`, `known` or `acknowledged`."""
+        """`new`, `known` or `acknowledged`."""
         return _ACKNOWLEDGED if self.acknowledged_at is not None else _KNOWN if self.is_known else _NEW
 
 
@@ -74,7 +74,7 @@ class Failures:
         self._db = database
 
     def trace(self, job: Job) -> None:
-        """Find the start of a job's failures; rows whose start is recorded stay unchanged."""
+        """Find the start of a job's failures. Rows whose start is recorded stay unchanged."""
         c = requests.c
         columns = (c.seq, c.custom_id, c.error_code, c.state, c.failed_since)
         query = select(*columns).where(c.job_id == job.id, HAS_FAILED)
@@ -97,7 +97,7 @@ class Failures:
             bulk.change(tx, requests, ("failed_since",), ("job_id", "seq"), told)
 
     def known(self, job: Job, failing: Mapping[str, str]) -> frozenset[str]:
-        """Return the rows that failed with the same code in an earlier run; `failing` maps custom_ids to codes."""
+        """Return the rows that failed with the same code in an earlier run. `failing` maps custom_ids to codes."""
         names, found = list(failing), set[str]()
         with self._db.read() as tx:
             runs = self._runs(tx, job)
@@ -113,7 +113,10 @@ class Failures:
             return job_figures.failing(ask, job_ids)
 
     def reasons(self, job_id: JobId, limit: int = 20) -> list[FailureReason]:
-        """Return why rows of a job did not succeed, most frequent first; rows that never ran count as new."""
+        """Return why rows of a job did not succeed, the most frequent reason first.
+
+        Rows that never ran count as new.
+        """
         c = requests.c
         told, on = acknowledgement_of(requests.c, self._db)
         columns = c.error_code, func.count(), func.min(c.failed_since), func.min(c.seq)
@@ -148,7 +151,7 @@ class Failures:
     def of_home(self, home: str, series: str | None = None) -> Iterator[Failure]:
         """Yield the failed rows of the newest run of each job file of a home, or of one file.
 
-        Newest runs come first, rows in input order.
+        The newest run comes first, with its rows in input order.
         """
         c = requests.c
         told, on = acknowledgement_of(requests.c, self._db)
@@ -168,7 +171,7 @@ class Failures:
                 )  # fmt: skip
 
     def acknowledge(self, failures: Sequence[Failure], note: str | None, now: datetime) -> int:
-        """Record that a person knows of these failures; return how many were unacknowledged before."""
+        """Record that a person knows of these failures. Return how many were unacknowledged before."""
         rows = [
             {
                 "series": one.series,
@@ -188,7 +191,7 @@ class Failures:
         return sum(one.acknowledged_at is None for one in failures)
 
     def take_back(self, failures: Sequence[Failure]) -> int:
-        """Withdraw acknowledgements of these failures; return how many were withdrawn."""
+        """Withdraw the acknowledgements of these failures. Return how many were withdrawn."""
         mine = [one for one in failures if one.acknowledged_at is not None]
         given = [{"b_series": one.series, "b_custom_id": one.custom_id, "b_code": one.code} for one in mine]
         if given:
@@ -198,9 +201,9 @@ class Failures:
         return len(mine)
 
     def _runs(self, tx: Connection, job: Job) -> list[tuple[JobId, datetime]]:
-        """Return earlier runs of the same job file, newest first, with their creation times.
+        """Return earlier runs of the same job file with their creation times, the newest first.
 
-        A cancelled run counts only if a person has acknowledged failures since then.
+        A cancelled run counts only if a person has acknowledged failures that began with it.
         """
         c, told = jobs.c, acknowledgements.c
         is_told = exists().where(told.series == c.series, told.since == c.created_at)
@@ -225,7 +228,7 @@ class Failures:
             query = select(c.custom_id, c.state, c.error_code, c.failed_since).where(c.job_id == job_id)
             for row in tx.execute(bulk.each(query, c.custom_id, list(left), tx.dialect)):
                 if row.state not in (RequestState.SUCCEEDED, RequestState.FAILED):
-                    continue  # the row never ran in this run: earlier runs say more
+                    continue  # the row never ran in this run, so earlier runs decide
                 if row.error_code == left[row.custom_id]:
                     since[row.custom_id] = row.failed_since or at
                 if row.error_code != left[row.custom_id] or row.failed_since is not None:
@@ -234,9 +237,7 @@ class Failures:
 
 
 def newest_runs(database: Database, home: str, series: str | None = None) -> list[JobId]:
-    """Return the newest built run of each job file of a home, or of one file; unlimited runs come before limited
-    ones.
-    """
+    """Return the newest built run of each job file of a home, or of one file. An unlimited run is preferred."""
     c = jobs.c
     query = select(c.id, c.series, c.options).where(c.home == home, c.built_at.is_not(None))
     if series is not None:
@@ -254,7 +255,10 @@ _KEYS = ["series", "custom_id", "code"]
 
 
 def acknowledgement_of(row: Any, database: Database) -> tuple[Any, ColumnElement[bool]]:
-    """Return the acknowledgement to join with a row's failure, and the join condition. The row must have its job."""
+    """Return the acknowledgement to join with a row's failure, and the condition of the join.
+
+    The query must have `jobs`.
+    """
     return bulk.beside(acknowledgements, lambda told: _same_failure(told, row), database.dialect)
 
 

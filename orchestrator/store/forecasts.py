@@ -1,4 +1,4 @@
-"""Forecasts and actual results."""
+"""Forecasts and their outcomes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Forecasts:
         self._db = database
 
     def made(self, made: Sequence[Forecast]) -> None:
-        """Record forecasts. The first forecast for a job, kind, shard and task stays; later ones are ignored."""
+        """Store forecasts. The first forecast for a job, kind, shard and task is kept; later ones are ignored."""
         rows = [{name: getattr(one, name) for name in _FIELDS} for one in made]
         if rows:
             with self._db.write() as tx:
@@ -39,8 +39,8 @@ class Forecasts:
         *,
         censored: bool = False,
     ) -> None:
-        """Record a forecast's actual result, in the unit of its kind. The first result stays; without a forecast,
-        nothing happens.
+        """Store a forecast's outcome, in the unit of its kind. The first outcome is kept. Nothing happens without a
+        forecast.
 
         With `censored`, the run was cut short, so its value would have been larger.
         """
@@ -54,7 +54,9 @@ class Forecasts:
             tx.execute(statement)
 
     def turnaround_p95(self, job_id: JobId, shard_id: str) -> float | None:
-        """Return the seconds within which a shard was forecast to end (95th percentile); None without a forecast."""
+        """Return the seconds within which a shard was forecast to end (95th percentile), or None without a
+        forecast.
+        """
         c = forecasts.c
         with self._db.read() as tx:
             return tx.scalar(select(c.p95).where(c.job_id == job_id, c.kind == "turnaround", c.shard_id == shard_id))
@@ -68,7 +70,7 @@ class Forecasts:
         return self._select(forecasts.c.job_id == job_id)
 
     def costs(self, series: str, newest: int = 60) -> list[tuple[float, float, float]]:
-        """Return p50, p95 and actual cost of a job file's newest finished runs, newest first."""
+        """Return p50, p95 and actual cost, in dollars, of a job file's newest finished runs, the newest first."""
         c = forecasts.c
         query = (
             select(c.p50, c.p95, c.actual)
@@ -94,14 +96,14 @@ class Observations:
         self._db = database
 
     def note(self, seen: Iterable[ProgressSample]) -> None:
-        """Record progress of jobs at backends."""
+        """Store progress of jobs at backends."""
         rows = [{name: value for name, value in asdict(one).items() if name != "series"} for one in seen]
         if rows:
             with self._db.write() as tx:
                 tx.execute(self._db.upsert(progress).on_conflict_do_nothing(), rows)
 
     def progress(self, backend: str, since: datetime) -> list[ProgressSample]:
-        """Return the progress of every job at a backend since a time, oldest first."""
+        """Return the progress of every job at a backend since a time, the oldest first."""
         c = progress.c
         query = (
             select(c.job_id, jobs.c.series, c.backend, c.at, c.done, c.left, c.input_tokens, c.output_tokens)
@@ -113,7 +115,9 @@ class Observations:
             return [ProgressSample(*row) for row in tx.execute(query)]
 
     def finishes(self, home: str, newest: int = 50) -> list[tuple[int, datetime, datetime]]:
-        """Return rows sent, end of the last batch, and end of the job, for a home's newest finished jobs."""
+        """Return the number of rows sent, the end of the last batch and the end of the job, for a home's newest
+        finished jobs.
+        """
         c = jobs.c
         query = (
             select(func.sum(shards.c.rows), func.max(shards.c.ended_at), c.finished_at)
@@ -141,7 +145,7 @@ class Observations:
         return [found[run] for run in runs if run in found]
 
     def models_reached(self, runs: Sequence[JobId]) -> list[dict[str, int]]:
-        """Return, for each run in order, the number of finished rows by the last model that they were sent to."""
+        """Return, for each run in order, the number of finished rows by the last model that the rows were sent to."""
         c = requests.c
         query = (
             select(c.job_id, c.model, func.count())
@@ -156,7 +160,7 @@ class Observations:
         return [found[run] for run in runs if run in found]
 
     def unmade(self, job_id: JobId) -> int:
-        """Count a job's rows whose requests need answers that do not exist yet."""
+        """Return the number of a job's rows whose requests need answers that do not exist yet."""
         query = select(func.count()).where(requests.c.job_id == job_id, IS_BLOCKED)
         with self._db.read() as tx:
             return tx.scalar(query) or 0

@@ -1,4 +1,4 @@
-"""The identity of a home: recovered from its jobs if the id is gone, and kept apart from the identity of a copy."""
+"""The identity of a home: recovered from its jobs if its id is gone, and kept apart from that of a copy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def owners(home: Home, store: Store) -> frozenset[str]:
 
 
 def recognise(home: Home, store: Store) -> str | None:
-    """Give a home without an id the id recorded in its jobs; return this id, or None if nothing changed.
+    """Give a home without an id the id recorded in its jobs, and return the id. None if nothing changed.
 
-    None means that the home has an id or no jobs. Raises RefusedError if its jobs belong to several homes.
+    That is so if the home has an id or no jobs. Raises RefusedError if its jobs belong to several homes.
     """
     if home.has_identity:
         return None
@@ -40,12 +40,12 @@ def recognise(home: Home, store: Store) -> str | None:
 
 
 def adopt(home: Home, store: Store, identity: str | None) -> str:
-    """Continue a home in this folder, with the id `identity` or the id it has. Raises RefusedError.
+    """Continue a home in this folder, with the id `identity` or the id that it has. Raises RefusedError.
 
-    If this home is a copy, the original is marked, so that its daemon does not start again.
+    If this home is a copy, the original is marked, so that the original's daemon does not start again.
     """
     if identity is None and recognise(home, store) is None and not home.has_identity:
-        # No job here belongs to a home, so a new id orphans none.
+        # No job here belongs to a home, so a new id orphans no job.
         home.adopt(new_identity())
     known = owners(home, store)
     if identity is not None and identity not in known:
@@ -62,7 +62,7 @@ def adopt(home: Home, store: Store, identity: str | None) -> str:
 
 
 def require_own_place(home: Home) -> None:
-    """Raise RefusedError if this home is a copy of an existing home: both would pay for the same rows.
+    """Raise RefusedError if this home is a copy of an existing home, because both would pay for the same rows.
 
     A home that was moved is not a copy.
     """
@@ -77,7 +77,7 @@ def require_own_place(home: Home) -> None:
 
 
 def _other_place(home: Home) -> Path | None:
-    """Return the place of another home with the same id that may be in use, or None."""
+    """Return the folder of another home with the same id that may be in use, or None."""
     place = _place(home)
     if place is None or not place.is_absolute() or place == home.root:
         return None

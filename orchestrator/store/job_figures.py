@@ -1,4 +1,4 @@
-"""SQL for figures of a list of jobs, for SQLite and Postgres. Run by the store, and by `orch status` on sqlite3."""
+"""SQL for figures of a list of jobs, on SQLite and Postgres. Run by the store, and by `orch status` on sqlite3."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.core.model import PICO, JobId
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Ask = Callable[[str, Sequence[str]], Iterable[Sequence[Any]]]
-"""Runs a statement in one consistent view and returns the rows. `{}` becomes a placeholder for each job."""
+"""Runs a statement in one consistent view and returns the rows. `{}` becomes one placeholder per job."""
 
 _STATES = "SELECT job_id, state, count(*) FROM requests WHERE job_id IN ({}) GROUP BY job_id, state"
 _MARKED = """\
@@ -37,12 +37,14 @@ _SPENT = "SELECT sum(cost) FROM ledger WHERE job_id IN ({})"
 
 
 def instant(microseconds: int | None) -> datetime | None:
-    """Return a stored time as an aware UTC time."""
+    """Return a time, stored in microseconds since 1970, as an aware UTC time."""
     return None if microseconds is None else _EPOCH + timedelta(microseconds=int(microseconds))
 
 
 def counts(ask: Ask, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-    """Return each job's counts of requests by state, and of accepted answers that are counted separately."""
+    """Return the numbers of each job's requests by state, and of accepted answers with a mark, such as cut
+    answers.
+    """
     found: dict[JobId, dict[str, int]] = {job_id: {} for job_id in job_ids}
     for job_id, state, number in ask(_STATES, job_ids):
         found[job_id][state] = number

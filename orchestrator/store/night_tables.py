@@ -1,4 +1,4 @@
-"""The tables of unattended work: schedules, nights, messages, known failures, outputs and quality."""
+"""Tables of unattended work: schedules, nights, messages, known failures, outputs and quality."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ schedules = Table(
 )
 
 
-# The process that inserts a night owns it, as the unique key lets each night run once. A night's job may be removed
-# before the night. `slot` is the time of day if a date has several runs, otherwise "".
+# The process that inserts a night owns it, because the unique key lets each night run only once. A night's job may be
+# removed before the night. `slot` is the time of day if a date has several runs, otherwise "".
 nights = Table(
     "nights",
     metadata,
@@ -63,8 +63,8 @@ nights = Table(
 )
 
 
-# Comparison of a job's answers with known ones (docs/how-to/checked-answers.md); `withheld` is why its output is not
-# delivered, or NULL.
+# Comparison of a job's answers with known answers (docs/how-to/checked-answers.md). `withheld` is the reason why its
+# output is not delivered, or NULL.
 quality = Table(
     "quality",
     metadata,
@@ -91,8 +91,8 @@ acknowledgements = Table(
 )
 
 
-# Files and objects that orch wrote outside its home, as last written: `mark` identifies their content. `key` is a
-# digest of the place, which may be too long for an index.
+# Files and objects outside the home as orch last wrote them; `mark` identifies their content. `key` is a digest of
+# the place, which may be too long for an index.
 outputs = Table(
     "outputs",
     metadata,
@@ -106,7 +106,7 @@ outputs = Table(
 )
 
 
-# Messages, each sent once by its `key`. A message that concerns no job has a home instead.
+# Messages, each sent once by its `key`. A message without a job has a home instead.
 alerts = Table(
     "alerts",
     metadata,

@@ -1,4 +1,4 @@
-"""Sets of fields that a provider's models have answered, and waiting rows that could prove other sets."""
+"""Field sets that a provider's models have answered, and waiting rows that could prove other sets."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from orchestrator.store.records import SampleRow
 from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, ledger, requests, shards
 
 NEWEST_SHARDS = 5
-"""Number of a model's newest batches, from an earlier version, whose requests are read for proofs."""
+"""Number of a model's newest batches, from an older version, whose requests are read for proofs."""
 PAGE = 1000
 
 
 class Proofs:
-    """Operations on answered sets of fields."""
+    """Operations on answered field sets."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def answered(self, backend: str, endpoint: str, model: str) -> frozenset[str]:
-        """Return the sets of fields that a model has answered; `model` is the model's name at the backend."""
+        """Return the field sets that a model has answered. `model` is the backend's name for it."""
         c = proven_requests.c
         query = select(c.fields).where(c.backend == backend, c.endpoint == endpoint, c.model == model)
         with self._db.read() as tx:
             return frozenset(tx.scalars(query))
 
     def add(self, backend: str, endpoint: str, model: str, fields: Collection[str], now: datetime) -> None:
-        """Record that a model has answered requests with these sets of fields; a known set keeps its time."""
+        """Record that a model has answered requests with these field sets. A known set keeps its time."""
         if not fields:
             return
         key = {"backend": backend, "endpoint": endpoint, "model": model, "at": now}
@@ -44,9 +44,10 @@ class Proofs:
             )
 
     def cache_use(self, backend: str, model: str, since: datetime) -> tuple[int, int]:
-        """Return the tokens read from a model's cache and written to it, in jobs that wrote it before their batches.
+        """Return the tokens read from a model's cache and written to it, in jobs that wrote the cache before their
+        batches.
 
-        `model` is the model's name at the backend.
+        `model` is the backend's name for it.
         """
         s, c = shards.c, ledger.c
         jobs = select(s.job_id).where(s.backend == backend, s.preflight.startswith(MARK), s.created_at >= since)
@@ -83,7 +84,7 @@ class Proofs:
     def first_waiting(
         self, job_id: JobId, avoid: tuple[str, ...], most: int, *, canary: bool = False
     ) -> Iterator[SampleRow]:
-        """Yield up to `most` of a job's waiting rows, ordered by endpoint, model and place."""
+        """Yield up to `most` of a job's waiting rows, ordered by endpoint, model and `seq`."""
         c = requests.c
         query = (
             select(c.job_id, c.seq, c.endpoint, c.model, c.task, c.offset, c.length, c.max_output)
@@ -96,7 +97,10 @@ class Proofs:
             yield SampleRow(JobId(row.job_id), row.seq, row.endpoint, row.model, row.task, span, row.max_output)
 
     def earlier_answers(self, backend: str, endpoint: str, alias: str) -> list[SampleRow]:
-        """Return an answered row of each task in a model's newest batches; job files call the model `alias`."""
+        """Return an answered row of each task in a model's newest batches.
+
+        `alias` is the model's name in job files.
+        """
         s, c = shards.c, requests.c
         newest = (
             select(s.id)

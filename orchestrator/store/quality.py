@@ -1,4 +1,4 @@
-"""Storage of comparisons of answers with known ones."""
+"""Storage of comparisons of answers with known answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orchestrator.store.night_tables import quality
 
 
 class Quality(Struct, frozen=True):
-    """Comparison of a job's answers with known ones: `hits` of `fields`, in `rows`.
+    """Comparison of a job's answers with known answers: `hits` of `fields`, in `rows`.
 
-    `absent` counts known answers without a counterpart: no row, or a row that was never asked. `withheld` is why the
-    job's output is not delivered, or None.
+    `absent` counts known answers without a row, or whose row was never asked. `withheld` is the reason why the job's
+    output is not delivered, or None.
     """
 
     hits: int
@@ -27,7 +27,7 @@ class Quality(Struct, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Share of the fields that are as expected; None if there are no fields."""
+        """Share of the fields that are as expected, from 0 to 1; None without fields."""
         return self.hits / self.fields if self.fields else None
 
 
@@ -38,7 +38,7 @@ class Qualities:
         self._db = database
 
     def note(self, job_id: JobId, found: Quality, now: datetime) -> None:
-        """Record a job's quality, replacing the previous record."""
+        """Store a job's quality. It replaces the earlier record."""
         facts = {
             "hits": found.hits, "fields": found.fields, "rows": found.rows, "absent": found.absent,
             "withheld": found.withheld,
@@ -48,7 +48,7 @@ class Qualities:
             tx.execute(insert(quality).values(job_id=job_id, at=now, **facts))
 
     def of(self, job_id: JobId) -> Quality | None:
-        """Return a job's quality; None if the job has no known answers, or is not over."""
+        """Return a job's quality, or None if the job has no known answers, or has not ended."""
         c = quality.c
         with self._db.read() as tx:
             row = tx.execute(select(c.hits, c.fields, c.rows, c.absent, c.withheld).where(c.job_id == job_id)).first()

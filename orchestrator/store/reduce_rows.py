@@ -21,9 +21,7 @@ _PART = requests.alias("part")
 
 
 class Unmade(Struct, frozen=True):
-    """A row without a request line, and the facts that its line is made from; `max_output` is the maximum tokens of
-    its answer.
-    """
+    """A row without a request line, and the facts for making it. `max_output` is the maximum tokens of its answer."""
 
     seq: int
     custom_id: str
@@ -33,7 +31,7 @@ class Unmade(Struct, frozen=True):
 
 
 class UnaskedRow(Struct, frozen=True):
-    """A row that ends without being asked, and why."""
+    """A row that ends without being asked, with the reason."""
 
     seq: int
     state: RequestState
@@ -50,7 +48,7 @@ class Stages:
     def complete(self, job_id: JobId, limit: int) -> list[Unmade]:
         """Return up to `limit` rows without a request line whose parts all have an outcome, in input order."""
         c, part = requests.c, _PART.c
-        # Most of the job's open rows are outside this part: the expression avoids the index of states, and OFFSET
+        # Most open rows of the job belong to other documents. The expression avoids the index of states, and OFFSET
         # keeps Postgres from turning it into a join.
         is_open = part.state.concat("") == RequestState.PENDING
         of_row = part.job_id == job_id, part.seq > c.seq, part.seq <= c.seq + c.parts
@@ -77,7 +75,7 @@ class Stages:
             yield records.finished(row[:-3], *row[-3:])
 
     def sent_parts(self, job_id: JobId, seq: int, parts: int) -> list[tuple[Span, str, int]]:
-        """Return each part's request line, the position of the document's text in it, and the part's number."""
+        """Return each part's request line, the position of the document's text in the line, and the part's number."""
         c = requests.c
         query = (
             select(c.offset, c.length, c.text_at, c.part)
@@ -89,7 +87,7 @@ class Stages:
         return [(Span(row.offset, row.length), row.text_at, row.part) for row in rows if row.text_at is not None]
 
     def made(self, job_id: JobId, lines: Mapping[int, Span], faults: list[UnaskedRow], now: datetime) -> int:
-        """Give rows their request lines, or end them without one; return the number of rows changed.
+        """Give rows their request lines, or end them without one. Return the number of changed rows.
 
         All changes are one transaction. Rows with a line or an outcome stay unchanged.
         """

@@ -1,6 +1,6 @@
 """Rows that wait because a backend refused their whole group: all rows of a task for a model in a job.
 
-Such a row keeps its place and its attempts, and avoids the backend until the hold is lifted. As a probe, one row may
+Such a row keeps its `seq` and its attempts, and avoids the backend until the hold is lifted. As a probe, one row may
 be sent before the others.
 """
 
@@ -27,7 +27,7 @@ class RefusalHolds:
         self._db = database
 
     def put(self, hold: RefusalHold) -> None:
-        """Record a hold, and make the rows that wait because of it avoid the backend."""
+        """Store a hold, and make the rows that wait because of it avoid the backend."""
         values = {name: getattr(hold, name) for name in RefusalHold.__struct_fields__}
         keys = [column.name for column in refusal_holds.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
@@ -43,7 +43,7 @@ class RefusalHolds:
             return [RefusalHold(**row._mapping) for row in tx.execute(_OF_JOB, {"job": job_id})]
 
     def waiting(self, hold: RefusalHold) -> int:
-        """Count the rows that a hold keeps from its backend."""
+        """Return the number of rows that a hold keeps from its backend."""
         with self._db.read() as tx:
             found = tx.execute(select(requests.c.avoid, func.count()).where(*_waits(hold)).group_by(requests.c.avoid))
             return sum(rows for avoid, rows in found if hold.backend in avoid)
@@ -57,7 +57,7 @@ class RefusalHolds:
                     _reroute(tx, hold, avoid, _without(avoid, hold.backend))
 
     def probe(self, hold: RefusalHold, again_at: datetime) -> bool:
-        """Let one waiting row of a hold go as a probe, the next not before `again_at`; False if no row waits."""
+        """Let one waiting row of a hold go as a probe, and the next not before `again_at`. False if no row waits."""
         c = requests.c
         with self._db.write() as tx:
             tx.execute(update(refusal_holds).where(*_is(hold)).values(probe_at=again_at))
@@ -71,7 +71,7 @@ class RefusalHolds:
             return False
 
     def end(self, hold: RefusalHold, now: datetime) -> int:
-        """Fail the rows that still wait, with the provider's code and words; return their number, twins included.
+        """Fail the rows that still wait, with the provider's code and words. Return their number, twins included.
 
         The failed rows are released from quarantine at once, so the next run of their job file asks them again.
         """
@@ -92,7 +92,7 @@ class RefusalHolds:
             return rows + (tx.execute(twins).rowcount if rows else 0)
 
     def has_answers(self, job_id: JobId, backend: str | None, model: str, task: str) -> bool:
-        """True if a backend, or any if `backend` is None, has answered a row of this kind in a job."""
+        """True if a backend has answered a row of this kind in a job. With None as `backend`, any backend counts."""
         c, s = requests.c, shards.c
         there = select(s.id).where(s.job_id == job_id, s.model == model)
         if backend is not None:

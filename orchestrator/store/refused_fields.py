@@ -1,4 +1,4 @@
-"""Request fields that models have refused: learned from refusals, and valid for a while."""
+"""Request fields that models have refused: learned from refusals, and valid for some time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import refused_fields
 
 BELIEVED_FOR = timedelta(days=30)
-"""How long a refusal is valid, as providers change what their models accept."""
+"""How long a refusal is valid. Providers change what their models accept."""
 
 
 class LearnedField(Struct, frozen=True):
     """A field that a model has refused.
 
-    `model` is the model's name at the backend, `endpoint` the path of the task, `field` the field's name as sent.
-    `code` and `message` are the provider's words.
+    `model` is the backend's name for it, `endpoint` the path of the task, `field` the field's name as sent. `code`
+    and `message` are the provider's words.
     """
 
     backend: str
@@ -31,7 +31,7 @@ class LearnedField(Struct, frozen=True):
 
     @property
     def until(self) -> datetime:
-        """Time when the refusal is no longer valid."""
+        """End of the refusal's validity."""
         return self.learned_at + BELIEVED_FOR
 
 
@@ -42,7 +42,7 @@ class RefusedFields:
         self._db = database
 
     def put(self, learned: LearnedField) -> bool:
-        """Record a refused field; True if it was unknown.
+        """Store a refused field. True if it was unknown.
 
         A known field keeps its time, so that it expires and is learned again.
         """
@@ -57,7 +57,7 @@ class RefusedFields:
         return True
 
     def of(self, backend: str, model: str, endpoint: str, at: datetime) -> frozenset[str]:
-        """Return the fields that a model had refused by `at`, and that were still valid at that time."""
+        """Return the fields whose refusals by a model were known and valid at `at`."""
         c = refused_fields.c
         query = select(c.field).where(
             c.backend == backend,
@@ -77,7 +77,7 @@ class RefusedFields:
             return [LearnedField(**row._mapping) for row in rows]
 
     def forget(self, backend: str, model: str | None = None, field: str | None = None) -> int:
-        """Forget a backend's refusals, of one model or field if named; return their number."""
+        """Delete a backend's refusals, of one model or field if named. Return their number."""
         c = refused_fields.c
         statement = delete(refused_fields).where(c.backend == backend)
         if model is not None:

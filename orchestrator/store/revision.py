@@ -1,4 +1,4 @@
 """The schema version of the database."""
 
 HEAD = "0019"
-"""The newest migration. Stated here so that a current database is opened without importing Alembic."""
+"""The newest migration. Stated here so that opening a current database does not import Alembic."""

@@ -49,7 +49,7 @@ from orchestrator.store.tables import (
 PAGE = 5000
 
 
-# The columns are in the order of the index, so that databases use the index.
+# The columns are in the order of the index, so that databases use it.
 _WAITING = (
     select(requests.c.seq)
     .where(requests.c.job_id == bindparam("job"), IS_WAITING)
@@ -87,12 +87,11 @@ class Rows:
         whys: Mapping[int, Why] = MappingProxyType({}),
         awaited: Mapping[int, tuple[int, str]] = MappingProxyType({}),
     ) -> None:
-        """Record rows with the byte ranges of their lines. Rows in `earlier` (by custom_id) carry that outcome over
-        at no cost.
+        """Store rows with the byte ranges of their lines.
 
-        `twins` maps the `seq` of rows that are not sent to the `seq` of the row whose outcome they take. `whys` (by
-        `seq`) says why the other rows are asked. Rows in `awaited` (by `seq`) wait for a row of another job. Raises
-        InputError if a custom_id occurs twice in the job.
+        Rows in `earlier` (by custom_id) carry that outcome over at no cost. Rows in `twins` are not sent: it maps
+        their `seq` to that of the row whose outcome they take. `whys` has the reasons why the other rows are asked.
+        Rows in `awaited` wait for a row of another job. Raises InputError if a custom_id occurs twice in the job.
         """
         given = (
             records.added(
@@ -115,16 +114,16 @@ class Rows:
             bulk.refresh(tx, requests, documents)
 
     def has_waiting(self, job_id: JobId, *, canary: bool = False) -> bool:
-        """True if a row of the job waits for a shard; with `canary`, a canary row."""
+        """True if a row of the job waits for a shard. With `canary`, only canary rows count."""
         if canary:
             return bool(self._of_canary(job_id))
         with self._db.read() as tx:
             return tx.execute(_WAITING, {"job": job_id}).first() is not None
 
     def waiting(self, job_id: JobId, avoid: tuple[str, ...] = (), *, canary: bool = False) -> Iterator[WaitingRow]:
-        """Yield rows without an outcome or shard that avoid exactly `avoid`, sorted by endpoint, model and place.
+        """Yield rows without an outcome or shard that avoid exactly `avoid`, sorted by endpoint, model and `seq`.
 
-        With `canary`, only canary rows.
+        With `canary`, only canary rows are yielded.
         """
         c = requests.c
         if canary:
@@ -139,7 +138,7 @@ class Rows:
             )
 
     def _of_canary(self, job_id: JobId) -> list[Any]:
-        """Return the waiting canary rows, in order."""
+        """Return the waiting canary rows, sorted by endpoint, model and `seq`."""
         # These few rows are filtered in Python. In SQL, the other conditions would use indexes over all waiting rows.
         query = select(*_WAITS).where(requests.c.job_id == job_id, IS_CANARY)
         with self._db.read() as tx:
@@ -155,7 +154,7 @@ class Rows:
             yield _in_shard(row)
 
     def settled(self, shard_ids: Collection[ShardId]) -> dict[str, int]:
-        """Count the rows with an outcome, for each of these collected shards.
+        """Return the number of rows with an outcome, for each of these collected shards.
 
         Rows that continue at another backend have left their shard, so an index alone suffices for the count.
         """
@@ -164,7 +163,7 @@ class Rows:
             return {shard_id: tx.scalar(rows, {"shard": shard_id}) or 0 for shard_id in shard_ids}
 
     def failed_by_shard(self, job_id: JobId) -> dict[str, int]:
-        """Return the number of a job's failed rows for each shard that has any."""
+        """Return the number of a job's failed rows for each shard that has failed rows."""
         c = requests.c
         query = select(c.shard_id, func.count()).where(c.job_id == job_id, c.state == RequestState.FAILED)
         with self._db.read() as tx:
@@ -182,7 +181,7 @@ class Rows:
             yield custom_id
 
     def named(self, shard: Shard, custom_ids: Collection[str], *, anywhere: bool = False) -> dict[str, InShard]:
-        """Return a shard's rows with these custom_ids; with `anywhere`, the rows of its whole job."""
+        """Return a shard's rows with these custom_ids. With `anywhere`, rows of its whole job count."""
         query = select(*_IN_SHARD, requests.c.shard_id).where(requests.c.job_id == shard.job_id)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, requests.c.custom_id, list(custom_ids), tx.dialect))
@@ -200,11 +199,11 @@ class Rows:
         *,
         anywhere: bool = False,
     ) -> int:
-        """Give rows their outcome and book their cost, in one transaction; return how many outcomes are new.
+        """Give rows their outcome and book their cost, in one transaction. Return how many outcomes are new.
 
-        `model` is the model's name at the backend; without `model`, other jobs cannot take the answer. A row's twins
-        end with the row, at no cost. Rows that have an outcome or left the shard (unless `anywhere`) stay unchanged,
-        so a repeated call after a crash changes nothing. The cost of such rows is still booked, once.
+        `model` is the backend's name for the model; without it, other jobs cannot take the answer. A row's twins end
+        with the row, at no cost. Rows that have an outcome or left the shard (unless `anywhere`) stay unchanged, so a
+        repeated call after a crash changes nothing. The cost of such rows is still booked, once.
         """
         if not settled:
             return 0
@@ -249,7 +248,7 @@ class Rows:
                 tx.execute(freed, rows)
 
     def release(self, shard_id: ShardId, *, count_attempt: bool) -> int:
-        """Let a shard's rows without an outcome wait for another shard; return the number of rows."""
+        """Let a shard's rows without an outcome wait for another shard. Return the number of rows."""
         statement = (
             update(requests)
             .where(requests.c.shard_id == shard_id, requests.c.state == RequestState.PENDING)
@@ -259,7 +258,7 @@ class Rows:
             return tx.execute(statement).rowcount
 
     def end_open(self, job_id: JobId, state: RequestState, code: str, message: str, now: datetime) -> int:
-        """End rows that no shard at a backend holds, and their twins, without a result; return the number of rows.
+        """End rows that no shard at a backend holds, and their twins, without a result. Return the number of rows.
 
         This includes rows that wait for their document's parts, even if the parts continue, and rows that await
         another job's rows.
@@ -286,11 +285,11 @@ class Rows:
         self, job_id: JobId, states: Sequence[RequestState], *, task: str | None = None,
         awaiting: Mapping[int, tuple[int, str]] = MappingProxyType({}),
     ) -> int:  # fmt: skip
-        """Make rows with these outcomes pending again, if they have a request or can get one; the job continues.
+        """Make rows in these states pending again, if they have a request or can get one. The job continues.
 
-        With `task`, only rows of that task. `awaiting` has the `twin_of` and `carried_from` of rows that take another
-        job's answer, by `seq`. All changes are one transaction. Returns the number of pending rows; without
-        pending rows, an ended job stays ended.
+        With `task`, only rows of that task are changed. `awaiting` has the `twin_of` and `carried_from` of rows that
+        take another job's answer, by `seq`. All changes are one transaction. Returns the number of pending rows.
+        Without pending rows, an ended job stays ended.
         """
         c = requests.c
         of_task = () if task is None else (c.task == task,)
@@ -301,7 +300,7 @@ class Rows:
                 state=RequestState.PENDING,
                 attempt=c.attempt + 1,
                 avoid=(),
-                # Restart at the first rung, since the last rung may be at a backend that refused the row.
+                # Restart at the first model of the list, because the last may be at a backend that refused the row.
                 model=func.coalesce(c.first_model, c.model),
                 cost=Decimal(0),
                 **dict.fromkeys(_OF_AN_ATTEMPT),
@@ -325,7 +324,10 @@ class Rows:
             return number
 
     def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:
-        """Yield every row of a job in input order, open rows too; with `only`, the rows with these custom_ids."""
+        """Yield every row of a job in input order, open rows too.
+
+        With `only`, yield the rows with these custom_ids.
+        """
         columns = (*(requests.c[name] for name in records.FINISHED), *OF_SHARD)
         of_shards = select(*columns).outerjoin(shards, shards.c.id == requests.c.result_shard)
         query = of_shards.where(requests.c.job_id == job_id)
@@ -339,7 +341,7 @@ class Rows:
             yield records.finished(row[:-3], *row[-3:])
 
     def carried(self, job_id: JobId) -> Counter[RequestState]:
-        """Count a job's rows that carry an earlier outcome, by state."""
+        """Return the number of a job's rows that carry an earlier outcome, by state."""
         query = (
             select(requests.c.state, func.count())
             .where(requests.c.job_id == job_id, requests.c.carried_from.is_not(None))
@@ -366,7 +368,6 @@ _WAITS = [
 
 
 def _in_shard(row: Sequence[Any]) -> InShard:
-    """Build a row from the values of `_IN_SHARD`."""
     seq, custom_id, task, attempt, offset, length, state, max_output, again, first_offset, first_length, *of = row
     first = None if first_offset is None else Span(first_offset, first_length)
     return InShard(
@@ -392,7 +393,7 @@ def _with_twins(tx: Connection, job_id: JobId, seqs: Collection[int]) -> set[int
 def book(
     tx: Connection, shard_id: ShardId, job_id: JobId, backend: str, rows: Iterable[tuple[Settled, str]], now: datetime
 ) -> None:
-    """Book costs of a shard's rows, each with its kind, and the possible cost of attempts without an answer."""
+    """Book the costs of a shard's rows, each with its kind, and the possible costs of attempts without an answer."""
     if lines := _booked(shard_id, job_id, backend, rows, now):
         bulk.load(tx, ledger, records.BOOKED, lines)
 

@@ -44,11 +44,11 @@ class Schedules:
         self._db = database
 
     def add(self, schedule: Schedule) -> None:
-        """Record a new schedule. Raises UsageError if its name is taken."""
+        """Store a new schedule. Raises UsageError if its name is taken."""
         values = asdict(schedule)
         values["grace_seconds"] = int(values.pop("grace").total_seconds())
         with self._db.write() as tx:
-            # The returned row decides, since a driver need not report a row count for INSERT.
+            # The returned row decides, because a driver need not report a row count for INSERT.
             add = self._db.upsert(schedules).values(**values).on_conflict_do_nothing().returning(schedules.c.id)
             added = tx.execute(add).first()
         if added is None:
@@ -81,11 +81,11 @@ class Schedules:
             return [_schedule(row) for row in tx.execute(select(schedules).order_by(schedules.c.name))]
 
     def pause(self, schedule_id: str, now: datetime) -> bool:
-        """Pause a schedule; False if it is paused already, or gone."""
+        """Pause a schedule. False if it is paused already, or gone."""
         return self._set(schedule_id, schedules.c.paused_at.is_(None), paused_at=now)
 
     def resume(self, schedule_id: str, now: datetime) -> bool:
-        """Resume a schedule for nights after `now`; False if it is not paused, or gone."""
+        """Resume a schedule for nights after `now`. False if it is not paused, or gone."""
         return self._set(schedule_id, schedules.c.paused_at.is_not(None), paused_at=None, since=now)
 
     def _set(self, schedule_id: str, condition: ColumnElement[bool], **values: datetime | None) -> bool:
@@ -94,12 +94,12 @@ class Schedules:
             return tx.execute(statement).rowcount == 1
 
     def remove(self, schedule_id: str) -> bool:
-        """Forget a schedule and its nights, but not their jobs; False if it is gone already."""
+        """Delete a schedule and its nights, but not their jobs. False if it is gone already."""
         with self._db.write() as tx:
             return tx.execute(delete(schedules).where(schedules.c.id == schedule_id)).rowcount == 1
 
     def claim(self, night: Night) -> bool:
-        """Record a night; False if another process owns it, or its schedule is gone."""
+        """Store a night. False if another process owns it, or its schedule is gone."""
         values = {name: getattr(night, name) for name in Night.__struct_fields__ if name != "id"}
         there = select(schedules.c.id).where(schedules.c.id == night.schedule_id).with_for_update(key_share=True)
         with self._db.write() as tx:
@@ -132,7 +132,7 @@ class Schedules:
         return found[0] if found else None
 
     def run_of(self, job: JobId) -> Night | None:
-        """Return the run that made a job, if its schedule has several runs a day."""
+        """Return the run that made a job, if its schedule has several runs a day, or None."""
         here = (nights.c.job_id == job, nights.c.slot != "")
         return next(iter(self._nights(select(nights).where(*here).order_by(nights.c.id))), None)
 
@@ -154,7 +154,7 @@ class Schedules:
         self._move(night, (NightState.DUE,), reason=reason)
 
     def begun(self, night: Night, reason: str) -> None:
-        """Mark a due night as running: its job is about to be made. Raises StateConflict."""
+        """Mark a due night as running, because its job is about to be made. Raises StateConflict."""
         self._move(night, (NightState.DUE,), state=NightState.RUNNING, reason=reason)
 
     def given(self, night: Night, job_id: JobId) -> None:
@@ -168,11 +168,11 @@ class Schedules:
             return tx.execute(query.where(nights.c.job_id.is_(None))).first() is not None
 
     def ended(self, night: Night, state: NightState, reason: str, at: datetime, code: str | None = None) -> None:
-        """End a night; `code` says why it failed. Raises StateConflict if it had ended before."""
+        """End a night; `code` says why it failed. Raises StateConflict if the night has ended already."""
         self._move(night, _OPEN, state=state, reason=reason, ended_at=at, code=code)
 
     def again(self, night: Night, due_at: datetime, reason: str, asked_by: str | None = None) -> None:
-        """Make a failed or skipped night due again. Raises StateConflict."""
+        """Make a failed, skipped or missed night due again. Raises StateConflict."""
         afresh = {"job_id": None, "ended_at": None, "created_at": due_at, "code": None, "asked_by": asked_by}
         self._move(night, _AGAIN, state=NightState.DUE, due_at=due_at, reason=reason, **afresh)
 
