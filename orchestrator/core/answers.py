@@ -192,7 +192,7 @@ class AnswerHead(NamedTuple):
 
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
-    """Return the tokens that an answer's body states. Raises msgspec.DecodeError if it is not a JSON object."""
+    """Return the tokens that an answer's body states. Raises msgspec.DecodeError if the body is not a JSON object."""
     try:
         usage = _decode_used(body).usage
     except msgspec.ValidationError:
@@ -204,8 +204,8 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
 def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
     """Return the tokens of a plainly complete answer, or None if only `read_answer` can decide.
 
-    Servers call this for every row; it is hardly slower than `answer_tokens`. Raises msgspec.DecodeError if the body
-    is not JSON.
+    Servers call this for every row, so it is hardly slower than `answer_tokens`. Raises msgspec.DecodeError if the
+    body is not JSON.
     """
     try:
         answer = _decode_whole(body)
@@ -330,7 +330,7 @@ def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int) -> bool:
 
 
 def _total(usage: _AnswerUsage) -> int | None:
-    """Return the reported total, a number or its text. None for anything else; the other counts remain valid."""
+    """Return the reported total, which may be a number or a text; None for anything else."""
     if type(usage.total_tokens) is int and 0 <= usage.total_tokens < MOST_TOKENS:
         return usage.total_tokens
     try:
@@ -352,7 +352,7 @@ def usage_of(tokens: TokenCounts) -> BatchUsage:
 
 
 def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
-    """Return an answer's fields outside its text. Raises msgspec.DecodeError if it is not a JSON object."""
+    """Return an answer's fields outside its text. Raises msgspec.DecodeError if the body is not a JSON object."""
     try:
         answer = _decode_answer(body)
     except msgspec.ValidationError:
@@ -377,7 +377,7 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
 
 
 def _tier(answer: _Answer) -> str | None:
-    """Return the tier; Mistral states it in the usage."""
+    """Return the service tier, which Mistral states in the usage."""
     told = answer.service_tier
     if not isinstance(told, str):
         told = None if answer.usage is None else answer.usage.service_tier

@@ -188,7 +188,7 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
     """Details of a result from our server: an extension of the result line, sent if the batch asks for it.
 
     `uncertain` counts sends of the row without an answer, which the upstream may bill. `window_full`: prompt and
-    answer fill the upstream's stated context window, whatever its finish reason says.
+    answer fill the upstream's stated context window, whatever the finish reason says.
     """
 
     upstream: str

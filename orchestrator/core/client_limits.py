@@ -86,7 +86,9 @@ class Connection:
         return self._guard.admit(self)
 
     def heard(self) -> None:
-        """Note received bytes. Bytes of a head are no progress, since a head is short and has one time limit."""
+        """Note received bytes. Bytes of a head do not restart the clock, since a head is short and has one time
+        limit.
+        """
         if self.phase is Phase.IDLE:
             self._move(Phase.HEAD)
         elif self.phase is Phase.BODY:
@@ -239,7 +241,7 @@ class Connections:
         return self._known if connection.is_trusted else self._strangers
 
     def enter_queue(self, connection: Connection) -> None:
-        """Add a connection that begins to wait to the queue of its phase."""
+        """Add a waiting connection to the queue of its phase."""
         queue = self._queue(connection)
         if queue is not None and connection in self._open:
             queue[connection] = None

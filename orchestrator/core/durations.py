@@ -1,4 +1,4 @@
-"""Words for durations and dates, their parsing, and variation of waiting times."""
+"""Formatting and parsing of durations and dates, and random variation of waiting times."""
 
 from __future__ import annotations
 

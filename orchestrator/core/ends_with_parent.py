@@ -29,7 +29,7 @@ def end_with(parent: int) -> None:
 
 def command(module: str) -> list[str]:
     """Return the command that runs `main` of our module, with this process's id as the last argument."""
-    # No folder of the user's comes before our own modules.
+    # With `-P`, none of the user's folders comes before our own modules.
     program = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; main()"
     return [sys.executable, "-P", "-c", program, str(Path(__file__).parents[2]), str(os.getpid())]
 

@@ -32,7 +32,7 @@ class EngineState(StrEnum):
 class EngineHold(Struct, frozen=True):
     """GPUs that an engine held, from its start to its end, or to `seen_at` if the end was not seen.
 
-    `warm_at` is when the engine took its first rows, None if it took none. `cost_per_hour` is in dollars per GPU.
+    `warm_at` is when the engine took its first rows, None if it took no rows. `cost_per_hour` is in dollars per GPU.
     """
 
     home: str
@@ -70,9 +70,9 @@ class EngineRates(Struct, frozen=True):
     """Throughput of an engine at its best concurrency, as a bench measured it.
 
     `prefill` and `decode` are prompt and answer tokens a second, each as if the engine did nothing else; `decode` is
-    None for rows without answer tokens. `options` are the settings that differ from the defaults, split by spaces.
-    Unknown `engine_version` and `gpu` are empty, unknown `start_seconds` and `vram_bytes` None. `input_tokens` and
-    `output_tokens` are the tokens of a row of the bench; forecasts are best for similar rows.
+    None for rows without answer tokens. `options` are the settings that differ from the defaults, separated by
+    spaces. Unknown `engine_version` and `gpu` are empty, unknown `start_seconds` and `vram_bytes` None.
+    `input_tokens` and `output_tokens` are the tokens of a row of the bench; forecasts are best for similar rows.
     """
 
     home: str
@@ -137,7 +137,7 @@ class EngineProgress(Struct, frozen=True):
 class ModelDemand(Struct, frozen=True):
     """Rows of unfinished batches that name a model; None stands for any model.
 
-    `rows` counts those without a result; `in_flight` of these rows are at an engine. `deadline` is the earliest
+    `rows` counts the rows without a result; `in_flight` of these rows are at an engine. `deadline` is the earliest
     deadline, in Unix seconds. `due` lists every deadline with its number of rows.
     """
 

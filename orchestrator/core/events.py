@@ -16,7 +16,7 @@ class EventKind(StrEnum):
     BUILT = "built"  # its documents became requests
     REVISED = "revised"  # it got another deadline or budget
     CANARY = "canary"  # the canary rows, which are sent first, passed or were skipped
-    QUALITY = "quality"  # its answers were compared with known ones
+    QUALITY = "quality"  # its answers were compared with known answers
     STOPPED = "stopped"  # a budget or the canary cancelled it; the code is a `CancelCode`
     CANCEL = "cancel"  # the user asked for it
     SUPERSEDED = "superseded"  # its file was edited: a newer job takes over its work
@@ -26,7 +26,7 @@ class EventKind(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     OUTPUT = "output"  # its rows could not be written where its job file wants them
-    DELIVERED = "delivered"  # they were written, after the job's end
+    DELIVERED = "delivered"  # its rows were written, after the job's end
     CLEARED = "cleared"  # its files are removed
     WAITING = "waiting"  # says why the job makes no progress
     FAULT = "fault"  # an error that should be impossible; the code says what and where

@@ -51,7 +51,7 @@ _ANSWERS = frozenset(
         "generations", "generated_text", "outputs", "results", "embedding", "embeddings", "predictions",
     }
 )  # fmt: skip
-"""Names of fields in which some server puts an answer."""
+"""Names of fields in which servers put an answer."""
 _PROMPTED = ("content", "role", "tool_calls")
 _ENDED = ("done", "finish_reason")
 
@@ -140,7 +140,7 @@ def _words(error: Any) -> str:
 
 
 def first_choice(choices: Sequence[_Choice]) -> _Choice:
-    """Return the choice with index 0, or the first if none has it: servers list several choices in any order."""
+    """Return the choice with index 0, or else the first choice: servers list several choices in any order."""
     return next((choice for choice in choices if choice.index == 0), choices[0])
 
 

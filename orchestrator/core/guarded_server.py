@@ -83,7 +83,7 @@ def guarded(app: Any, connections: Connections, **options: Any) -> uvicorn.Confi
 
 
 def connection_of(scope: Any) -> Connection | None:
-    """Return the connection of a request; None if it has no limits."""
+    """Return the connection of a request; None if the connection has no limits."""
     found: Connection | None = scope.get("state", {}).get(KEY)
     return found
 

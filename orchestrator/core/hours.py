@@ -20,7 +20,10 @@ class Opening(NamedTuple):
 
 
 class Hours(Struct, frozen=True):
-    """Each day from `opens` to `closes`, on the next day if `closes` is earlier; in `tz`, or else in local time."""
+    """Hours of each day from `opens` to `closes`, or to `closes` of the next day if that is earlier.
+
+    Times are in `tz`, or in local time if `tz` is None.
+    """
 
     opens: time
     closes: time

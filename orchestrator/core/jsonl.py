@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# UTF-8 is self-synchronizing: these bytes always stand for this character, never for parts of others.
+# UTF-8 is self-synchronizing: these bytes always stand for this character, never for parts of other characters.
 _SEPARATORS = (
     (b"\xe2\x80\xa8", b"\\u2028"),
     (b"\xe2\x80\xa9", b"\\u2029"),

@@ -37,7 +37,7 @@ def url_host(host: str) -> str:
 
 
 def host_and_port(url: str) -> tuple[str | None, int | None]:
-    """Return a URL's host and port, by default the scheme's port; None for a missing one."""
+    """Return a URL's host and port. The port defaults to that of the scheme; a missing part is None."""
     parts = urlsplit(url)
     return parts.hostname, parts.port or _USUAL_PORTS.get(parts.scheme)
 

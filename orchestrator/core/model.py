@@ -278,12 +278,13 @@ class Outcome(msgspec.Struct, frozen=True):
     `kind` is the result file (`output` or `error`), None without a line. `upstream_seconds` is the row's share of the
     upstream's time, from which a local row's cost is computed. `tier` is the service tier that the answer states.
     `uncertain` counts sends without an answer, which may be billed. `status` is the HTTP status of the backend's
-    answer to the row, None without an answer. `answer_bytes` is the length of a text if the answer states no
-    tokens. `billed` are the billed tokens, None if they equal `usage`. `answered_at` is the answer's stated time in
-    Unix seconds, if any. `unpriced` names what the answer used but has no price. Four flags mark an accepted answer.
-    `cut`: it ended at `max_tokens`. `repaired`: its JSON was extracted from other text. `odd_end`: its finish reason
-    is unknown. `unverifiable`: a quote can be neither proven nor refuted. `quotes` are the answer's quotes with their
-    places, as `grounding.Grounding` writes them.
+    answer to the row, None without an answer. `answer_bytes` is the length of a text if the answer states no tokens.
+    `billed` are the billed tokens, None if they equal `usage`. `answered_at` is the answer's stated time in Unix
+    seconds, if any. `unpriced` names parts of the answer's use that have no price.
+
+    Four flags mark an accepted answer. `cut`: it ended at `max_tokens`. `repaired`: its JSON was extracted from other
+    text. `odd_end`: its finish reason is unknown. `unverifiable`: a quote can be neither proven nor refuted. `quotes`
+    are the answer's quotes with their places, as `grounding.Grounding` writes them.
     """
 
     seq: int
@@ -405,7 +406,7 @@ def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
 class BookedUsage(Struct, frozen=True):
     """Tokens and dollars of a group's ledger lines for one backend, model and day (UTC).
 
-    `wasted` is the part of `cost` that brought no used answer. `uncertain` is the part of `wasted` for sends without
+    `wasted` is the part of `cost` that paid for no used answer. `uncertain` is the part of `wasted` for sends without
     an answer; the provider may not bill it. `unpriced` counts lines whose cost leaves out something that their answer
     used. `listed` is the booked list price; lines without a list price (None) are grouped separately.
     """

@@ -43,7 +43,10 @@ NO_IMAGES_SAYS = (
     r"|\bmissing data required for image input|\bno endpoints found that support image|\bat most 0 image"
     r"|\bunknown variant [`'\"]image_url"
 )
-"""Messages that a model cannot see pictures: vLLM, llama.cpp, Ollama, LM Studio, OpenAI, OpenRouter, DeepSeek."""
+"""Messages saying that a model cannot see pictures.
+
+From vLLM, llama.cpp, Ollama, LM Studio, OpenAI, OpenRouter and DeepSeek.
+"""
 FILTER_WORDS = (
     "content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked", "invalid_prompt",
     "image_content_policy_violation", "bio_policy", "misalignment_policy_violation", "data_inspection_failed",

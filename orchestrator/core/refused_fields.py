@@ -37,7 +37,7 @@ class RefusedField(Struct, frozen=True):
 SYSTEM = "system"
 """Name for the role of a system message, which some models refuse."""
 JSON_OBJECT = "response_format.json_object"
-"""Name for a request for JSON of any shape, if the provider refuses that as well as a schema."""
+"""Name for a request for JSON without a schema, which some providers refuse as well as schemas."""
 _ANY: Mapping[str, Any] = dict.fromkeys(
     (
         "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "seed", "stop",
@@ -296,7 +296,7 @@ def _sure_mentions(param: str | None, text: str) -> Iterator[str]:
 
 
 def _sent_as(mention: str, sent: Mapping[str, Any]) -> str | None:
-    """Return the body's field that a mention means: "" for its content, None if it is not a field."""
+    """Return the body's field that a mention means; "" if it means the content, None if it is not a field."""
     if _ROLE.match(mention):
         return SYSTEM if has_system(sent) else ""
     path = re.sub(r"\[\d*\]", "", mention.replace("/", ".").replace("->", ".")).strip(". ")

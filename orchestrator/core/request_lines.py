@@ -134,7 +134,7 @@ def _has_more_brackets(raw: bytes, most: int) -> bool:
 
 
 def find_custom_id(raw: bytes) -> msgspec.Raw | None:
-    """Return a line's custom_id as JSON, even if no decoder can read the line; None if it has none."""
+    """Return a line's custom_id as JSON, even if no decoder can read the line; None if the line has no custom_id."""
     depth = 0
     for token in _TOKENS.finditer(raw):
         first = raw[token.start()]
@@ -215,7 +215,7 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
     if len(head.model) > LONGEST_MODEL:
         return LineError("invalid_request", f"Model is longer than {LONGEST_MODEL} characters.", "body.model")
     if head.stream:
-        # OpenAI's text starts this way at its first endpoint; its text for other endpoints is unknown.
+        # OpenAI's message begins this way for chat completions; its messages for other endpoints are unknown.
         prefix = "Chat Completions: " if url == "/v1/chat/completions" else ""
         return LineError(
             "streaming_unsupported", f"{prefix}Streaming is not supported in the Batch API.", "body.stream"

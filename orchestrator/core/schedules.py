@@ -92,7 +92,7 @@ class Night(Struct, frozen=True):
 
     @property
     def called(self) -> date:
-        """The date in the night's name, as in reports, even if started by hand; with a `slot`, that time's date."""
+        """Date in the night's name: by `cron` if the night has a `slot`, else the date on which it began."""
         return self.night if self.slot else night_of(self.due_at)
 
     @property

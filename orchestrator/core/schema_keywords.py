@@ -50,7 +50,7 @@ _BOUNDS = (
     ("minContains", "maxContains"),
 )  # fmt: skip
 _MORE_PROPERTIES = frozenset(("patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"))
-"""Keywords that may bring properties from elsewhere."""
+"""Keywords that may add properties from other schemas."""
 
 
 def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Pure checks of JSON Schemas, and of answers against them, in bounded time.
 
-jsonschema does the checking, but its time is unbounded. It doubles at each level if a schema refers to itself twice;
-a backtracking pattern may never end; unique items take quadratic time. So every step counts against a budget far
-above what an answer of its size needs. RE2 matches the patterns (`patterns`), and values are hashed before
+jsonschema does the checking, but its time is unbounded. The time doubles at each level if a schema refers to itself
+twice; a backtracking pattern may never end; unique items take quadratic time. So every step counts against a budget
+far above what an answer of its size needs. RE2 matches the patterns (`patterns`), and values are hashed before
 comparison.
 """
 
@@ -24,7 +24,7 @@ MAX_DEPTH = 100
 """Maximum number of levels of lists and objects in an answer."""
 STEPS = 200_000
 STEPS_A_BYTE = 20
-"""Steps of about a microsecond that each byte of an answer adds to a check's base budget."""
+"""Steps, of about a microsecond, that each byte of an answer adds to the base budget `STEPS`."""
 MAX_SUBSCHEMAS = 50_000
 
 WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0))
@@ -42,7 +42,7 @@ class TooCostly(Exception):
 
 
 def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the schema that a mapping without any keyword was probably meant to be; None if it already is a schema.
+    """Return the schema that a mapping without any keyword was probably meant to be; None for a schema.
 
     OpenAI's `response_format`, for example, has the schema under `schema`.
     """
@@ -191,7 +191,7 @@ class SchemaCheck:
         return None if error is None else _message(error)
 
     def fitted(self, value: Any, size: int) -> tuple[Any, str | None]:
-        """Return an answer in the form that its schema wants, and the remaining problem or None.
+        """Return an answer in the form that its schema allows, and the remaining problem or None.
 
         Nulls of optional properties are removed if the schema forbids these nulls and the answer fits without them.
         """

@@ -98,7 +98,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
             raise
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
-        """Write bytes, making missing folders."""
+        """Write bytes, and create missing folders."""
         self.makedirs(self._parent(self._strip_protocol(path)), exist_ok=True)
         super().pipe_file(path, value, mode=mode, **options)
 

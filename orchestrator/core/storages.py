@@ -38,7 +38,7 @@ def opened(address: str, **options: Any) -> tuple[Any, str]:
     fresh = {} if _is_shared(get_filesystem_class(scheme)) else {"skip_instance_cache": True}
     try:
         storage, path = url_to_fs(address, **fresh, **options)
-    except ValueError as error:  # about environment variables, since no call was made yet
+    except ValueError as error:  # the error is about variables: no call was made yet
         raise StorageRefused(str(error), KEYS) from error
     storage.invalidate_cache()
     return storage, path

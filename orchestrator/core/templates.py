@@ -46,7 +46,7 @@ _COMPILING = (*_RENDERING, SyntaxError, AssertionError)
 
 
 class TemplateProblem(Exception):
-    """A template cannot be compiled, or yields no prompt for these fields; `line` is the line in it, if known."""
+    """A template that cannot be compiled, or gives no prompt for these fields. `line` is its line, if known."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -107,7 +107,7 @@ def check(source: str) -> Iterator[tuple[bool, str, int | None]]:
 
 
 def render(source: str, fields: Mapping[str, object]) -> Iterator[tuple[bool, str, int | None]]:
-    """Yield the prompt, or the reason for its absence; runs in a worker process."""
+    """Yield the prompt, or the template's problem; runs in a worker process."""
     try:
         yield False, _rendered(_compiled(source)[0], fields), None
     except TemplateProblem as problem:

@@ -40,7 +40,7 @@ def reason(error: BaseException) -> str:
 
 
 def unreached(error: BaseException | None) -> Unreached | None:
-    """Return the reason why no connection was made if it has its own cure, or None."""
+    """Return the reason why no connection was made, if that reason has its own cure; else None."""
     match None if error is None else _system_error(error):
         case socket.gaierror() | UnicodeError():
             return Unreached.NAME

@@ -1,4 +1,4 @@
-"""Names of environment variables that hold secrets, told from the secrets themselves. Pure.
+"""Names of environment variables that hold secrets, distinguished from the secrets themselves. Pure.
 
 A user may write a secret where the name belongs, so no message repeats the text.
 """

@@ -66,7 +66,7 @@ def _lower(what: int, limit: int, most: int | None = None) -> None:
 
 
 class ParentSocket:
-    """The socket to the parent. Values are buffered and sent in groups, or once they are old enough."""
+    """The socket to the parent. Values are sent in groups: of FLUSH_BYTES, or after FLUSH_SECONDS of CPU time."""
 
     def __init__(self, fd: int, seconds: int, most: int) -> None:
         """Allow `seconds` of CPU time between values and `most` bytes per value."""
@@ -129,7 +129,7 @@ class ParentSocket:
 
 
 def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> None:
-    """Run a function and report how it ended. Passes MemoryError on."""
+    """Run a function and report how it ended. Raises MemoryError if the function does."""
     began = time.process_time()
     channel.begin()
     end, said = MessageKind.END, b""

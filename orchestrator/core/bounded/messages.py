@@ -24,7 +24,7 @@ HEAD = struct.Struct("<BI")  # the kind, and the number of bytes that follow
 
 
 class MessageKind(IntEnum):
-    """A message's kind."""
+    """Kind of a message."""
 
     READY = 1  # worker: it has started
     CALL = 2  # parent: (function, arguments)

@@ -22,7 +22,7 @@ AHEAD_SECONDS = 0.1
 """Seconds of work queued at each worker, so that the worker never waits for its parent."""
 LEAST_AHEAD, MOST_AHEAD = 2, 64
 STARTS = 3
-"""Maximum number of workers in a row that die before they are ready; after that, no more are started."""
+"""After this many workers in a row died before they were ready, no more workers are started."""
 
 
 class WorkerCall(NamedTuple):
@@ -151,7 +151,7 @@ class WorkerPool:
             raise task.fault
 
     def _dispatch(self) -> None:
-        """Give waiting tasks to the worker with the fewest; start a new worker before any task has to wait."""
+        """Give waiting tasks to the worker with the fewest tasks. A new worker starts before any task has to wait."""
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
             if worker is None or (worker.tasks and len(self._workers) < self.most):

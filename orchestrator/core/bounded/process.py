@@ -37,8 +37,8 @@ class WorkerLimits(Struct, frozen=True):
     """Limits of a worker.
 
     `memory` limits private memory, in bytes; a function may raise it to `more_memory` (`memory.ask_for_more`).
-    `seconds` limits the CPU time until a function's next value or its end. `patience` limits the wall-clock time of
-    the same, for functions that wait. `value` limits the size of one value, in bytes.
+    `seconds` limits the CPU time until a function's next value or its end. `patience` limits the same in wall-clock
+    time, for functions that wait. `value` limits the size of one value, in bytes.
     """
 
     memory: int = 1_000_000_000

@@ -61,7 +61,7 @@ def size_of(pieces: Sequence[ReplicaPiece]) -> int:
 
 
 def read_manifest(storage: Storage, name: str, layout: ReplicaLayout) -> Manifest:
-    """Read the manifest that a head names; an empty name gives an empty one. Raises StorageError."""
+    """Read the manifest that a head names; an empty name gives an empty manifest. Raises StorageError."""
     if not name:
         return Manifest()
     try:

@@ -122,7 +122,7 @@ class Replicator:
         self._wake.set()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                # Work in a thread runs to its end, and must finish before the last head.
+                # Work in a thread runs to its end, and must finish before the last head is written.
                 await asyncio.gather(*self._tasks)
                 while self.superseded is None and not await self.send(is_last=True):
                     await asyncio.sleep(AGAIN_SECONDS)

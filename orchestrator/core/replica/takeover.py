@@ -60,7 +60,7 @@ class MarkedFolder:
         self._write(Mark(replica=replica, folder=self.mark.folder, generation=generation, manifests=(manifest,)))
 
     def note(self, *manifests: str) -> None:
-        """Record the manifests that may be the last committed manifest. Raises StorageError."""
+        """Record the candidates for the last committed manifest. Raises StorageError."""
         self._write(msgspec.structs.replace(self.mark, manifests=manifests))
 
     def is_ahead_of(self, head: ReplicaHead) -> bool:

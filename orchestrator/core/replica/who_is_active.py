@@ -40,7 +40,7 @@ class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     holder: str
     manifest: str
-    """Name of the manifest; empty before the first."""
+    """Name of the manifest; empty before the first manifest."""
     host: str = ""
     """Host name of the holder's machine."""
     is_released: bool = False

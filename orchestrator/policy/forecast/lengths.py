@@ -24,7 +24,8 @@ class Lengths(Struct, frozen=True):
     def mean_p95(self, rows: int) -> float:
         """Return the 95 % quantile of the mean over `rows` rows.
 
-        The variance of the rows shrinks with 1 / rows. The uncertainty of the mean and its drift by night do not.
+        The variance of the rows shrinks with 1 / rows. The uncertainty of the mean and its drift by night do not
+        shrink.
         """
         if self.mean <= 0:
             return 0.0

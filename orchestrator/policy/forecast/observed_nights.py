@@ -19,7 +19,7 @@ OUTAGE_LEVEL = 0.5
 _WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
 """Shortest and longest window, in seconds, over which rates are measured."""
 _WINDOW_ROWS = 10.0
-"""Rows a window should hold, so that a pause differs from chance."""
+"""Rows that a window should contain, so that a pause can be told from chance."""
 
 
 class Stint(Struct, frozen=True):

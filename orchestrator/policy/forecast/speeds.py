@@ -195,7 +195,7 @@ def pace(
     """Return the forecast from now on, in rows a second, for rows of `tokens` tokens of work.
 
     `assumed` is in rows a second. `today` are tonight's stints. `answered` is the last time at which a row is known
-    to be done. It ends a standstill.
+    to be done, which ends a standstill.
     """
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
     tonight = in_common_unit([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)

@@ -190,7 +190,7 @@ def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch
     if not ended:
         return 0.0
     mean = sum(ended) / len(ended)
-    # A censored batch is not a fast one.
+    # A censored batch may have run longer, so it does not count as fast.
     deviations = [max(math.log(one.seconds) - mean, -math.inf if one.ended else 0.0) for one in slowest]
     covariance = sum(a * b for a, b in pairwise(deviations))
     share = max(0.0, covariance) / (_PRIOR_SQUARES + sum(each * each for each in deviations))

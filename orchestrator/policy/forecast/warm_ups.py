@@ -16,7 +16,7 @@ from orchestrator.policy.forecast.observed_nights import LEVEL_QUANTILE, Stint, 
 _STEP = 10 * MINUTE
 """Length of a step of the profile, in seconds."""
 _STEPS = 6
-"""Longest profile, in steps."""
+"""Maximum number of steps of the profile."""
 _MIN_EFFECT = 0.3
 """A step whose rate differs from the level by less than this (logarithm) ends the warm-up."""
 _PRIOR_NIGHTS = 0.5
@@ -80,7 +80,7 @@ def warm_up(nights: Sequence[Sequence[Stint]]) -> WarmUp:
 def _effects(stints: Sequence[Stint]) -> Iterator[tuple[float, bool]]:
     """Yield the logarithm of each step's rate relative to later steps of the night, and True if the step was seen.
 
-    Standstills and the windows next to them do not count. A step without other windows repeats the one before.
+    Standstills and the windows next to them do not count. A step without other windows repeats the step before.
     """
     rates = [one.rate for one in stints]
     works = [min(rates[max(0, place - 1) : place + 2]) > 0 for place in range(len(rates))]

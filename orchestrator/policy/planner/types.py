@@ -96,7 +96,7 @@ Option = BatchOption | SynchronousOption
 
 
 class Claim(Struct, frozen=True):
-    """Rows of other jobs, now at `source`, that need the same routes with probability `chance`. They go first."""
+    """Rows of other jobs, now at `source`, that need the same routes with probability `chance`, and go first."""
 
     source: str
     rows: int
@@ -252,7 +252,8 @@ class Probe(Struct, frozen=True):
 class FirstRow(Struct, frozen=True):
     """A row asked at a backend before its batch. `at_most` is in dollars; None if its answer has no length limit.
 
-    `saves` is the saving, in dollars, that its batches can expect from the cache that the row writes; None without.
+    `saves` is the saving, in dollars, that its batches can expect from the cache that the row writes; None without a
+    cache.
     """
 
     backend: str
