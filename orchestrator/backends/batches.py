@@ -90,7 +90,7 @@ class ApiBatches(ListedBatches):
         return self._account
 
     def _organization(self) -> str | None:
-        """Every account name comes from this call, so that it never changes."""
+        """Name every account by this call, so that its name never changes."""
         with self._translated("ask whose key it is"):
             try:
                 headers = self._api.models().headers

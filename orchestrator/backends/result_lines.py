@@ -157,7 +157,7 @@ def _plain(value: object) -> object:
 
 
 def _elements(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """An unreadable remainder becomes the last line."""
+    """Yield the elements of a JSON array. An unreadable remainder becomes the last line."""
     decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
     text, place, is_open = "", 0, False
     for piece in _texts(chunks):

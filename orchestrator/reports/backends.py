@@ -24,16 +24,16 @@ NEWEST = 200
 """Number of newest batches from which turnaround is computed."""
 RECENT = timedelta(hours=24)
 BOUNDS = (60, 300, 900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 16 * 3600, 24 * 3600)
-"""Upper bounds of the turnaround groups, in seconds; a last group has the batches that took longer."""
+"""Upper bounds of the turnaround groups, in seconds. A last group has the batches that took longer."""
 
 Health = Callable[[str], Mapping[str, Any] | None]
-"""Health report of a backend's batch server, or None if none is running."""
+"""Returns the health report of a backend's batch server, or None if no server runs."""
 
 
 def backends_report(store: Store, settings: Config, health: Health, now: datetime) -> list[dict[str, Any]]:
     """Describe each backend, in the order of orch.toml, in the stable form of docs/reference/json.md.
 
-    Backends that orch.toml no longer has follow, if batches of this home's open jobs are at them.
+    Then come backends that orch.toml no longer has, if batches of this home's open jobs are there.
     """
     learned, fields = store.limits.all(), store.refused_fields.all(now)
     removed = of_home(store, Home(settings.home).identity(), settings.backends)
@@ -74,7 +74,9 @@ def _spellings(settings: Config, name: str, backend: Backend) -> list[dict[str, 
 
 
 def _condition(own: bool, told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return health and upstreams. `state` is `hosted` for a provider (health unknown), `stopped` without server."""
+    """Return health and upstreams. `state` is `hosted` for a provider (health unknown), `stopped` without a
+    server.
+    """
     upstreams = [] if told is None else [_upstream(one) for one in told["upstreams"]]
     down = [one for one in upstreams if one["problem"] is not None]
     if not own:
@@ -103,7 +105,7 @@ def _waiting(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _pace(shards: Sequence[Shard], now: datetime) -> dict[str, Any]:
-    """Return the number of completed rows of these shards, and the rate over the time in which batches ran."""
+    """Return these shards' completed rows, and their rate over the time in which batches ran."""
     rows = sum(one.provider_completed for one in shards)
     ran = [one for one in shards if one.submitted_at is not None and not one.preflight]
     spans = sorted((max(one.submitted_at, now - RECENT), one.ended_at or now) for one in ran if one.submitted_at)

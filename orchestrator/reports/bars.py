@@ -12,26 +12,24 @@ from orchestrator.core.sanitize import escape_controls, one_line
 
 WIDTH = 480.0
 _FONT, _GAP = 13.0, 8.0
-"""Text size, and space between a text and what it labels."""
+"""Text size, and space between a text and its bar or axis."""
 _WIDTHS = {
     **dict.fromkeys("ijl.,:;'|!", 4.8),
     **dict.fromkeys("ftrI()[]-/ ", 6.2),
     **dict.fromkeys("mwMW@%…—≈", 13.1),
 }
 _NAME = 20
-"""Maximum number of letters of a name on an axis."""
+"""Maximum letters of a name on an axis."""
 _SMALL, _CAPITAL = 8.4, 10.2
-"""Widths of letters in the widest of the usual fonts; in any other, a text has room to spare."""
+"""Widths of letters in the widest of the usual fonts. In any other font, a text has room to spare."""
 _ROW, _PAIR_ROW = 28.0, 36.0
 _LEGEND, _AXIS, _COLUMNS = 28.0, 24.0, 170.0
 _TICKS_BELOW, _TICKS_BESIDE, _NAMES = 3, 5, 7
-"""Maximum number of ticks of an axis (below, at the side), and of names written along an axis."""
+"""Maximum ticks of an axis (below, at the side), and maximum names along an axis."""
 Words = Callable[[Decimal], str]
 
 
 class Bar(NamedTuple):
-    """A bar with its name."""
-
     name: str
     size: Decimal
     colour: str
@@ -81,7 +79,7 @@ def groups_below(names: Sequence[str], series: Sequence[Series], words: Words) -
 
 
 def groups_beside(names: Sequence[str], series: Sequence[Series], words: Words) -> str:
-    """Draw groups from left to right, with a bar of each series, beside an axis; label at most `_NAMES`."""
+    """Draw groups from left to right, with a bar of each series, beside an axis. Labels at most `_NAMES` groups."""
     ticks = _ticks(_largest(series), _TICKS_BESIDE)
     left = _room(map(words, ticks))
     scale = _scale(ticks, _COLUMNS)
@@ -102,7 +100,7 @@ def groups_beside(names: Sequence[str], series: Sequence[Series], words: Words) 
 
 
 def short(name: str) -> str:
-    """Return a name, shortened in its middle to fit an axis: names of jobs differ in their ends."""
+    """Shorten a name in its middle to fit an axis: names of jobs differ in their ends."""
     line = one_line(name)
     return line if len(line) <= _NAME else f"{line[: _NAME - 9]}…{line[-8:]}"
 
@@ -122,13 +120,13 @@ def _ticks(largest: Decimal, most: int) -> list[Decimal]:
 
 
 def _scale(sizes: Iterable[Decimal], room: float) -> Callable[[Decimal], float]:
-    """Return a function from sizes to lengths: the largest fills the room, negative sizes get length 0."""
+    """Return a function from sizes to lengths. The largest fills the room; negative sizes get length 0."""
     largest = max((float(size) for size in sizes), default=0.0)
     return lambda size: max(0.0, float(size)) / largest * room if largest > 0 else 0.0
 
 
 def _letters(text: str) -> float:
-    """Return the most room that a text takes; the reader's font is unknown."""
+    """Return the greatest width that a text may have: the reader's font is unknown."""
     return sum(map(_width, text))
 
 
@@ -159,7 +157,7 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    # Lowered by a third of its size, as mail programs ignore `dominant-baseline`.
+    # Lowered by a third of its size, because mail programs ignore `dominant-baseline`.
     lowered = y + _FONT / 3
     return f'<text x="{x:.1f}" y="{lowered:.1f}" text-anchor="{anchor}">{escape(escape_controls(text))}</text>'
 

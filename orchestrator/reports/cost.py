@@ -1,4 +1,4 @@
-"""Cost reports: what was paid, what was forecast, and what the same tokens cost at list prices. Pure."""
+"""Cost reports: amounts paid, forecasts, and the cost of the same tokens at list prices. Pure."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Estimate(Struct, frozen=True):
 
 
 class CostLine(Struct, frozen=True):
-    """One line of a cost report; dollars. `wasted` is a part of `cost`, `uncertain` a part of `wasted`.
+    """One line of a cost report, in dollars. `wasted` is a part of `cost`, `uncertain` a part of `wasted`.
 
     `listed` is the non-batch list price of the same tokens for the model that answered. If that model has no list
-    price, the price of the compared model is the estimate. `realtime` and `batch` are prices of the compared model.
-    `estimate` is None if the group has no forecast. `unpriced` counts rows whose cost does not cover everything that
-    their answer used.
+    price, `listed` is an estimate by the compared model's price. `realtime` and `batch` are prices of the compared
+    model. `estimate` is None if the group has no forecast. `unpriced` counts rows whose cost leaves out a part of
+    their usage.
     """
 
     group: str
@@ -67,7 +67,7 @@ class CostLine(Struct, frozen=True):
 
     @property
     def saved(self) -> Decimal:
-        """Non-batch list price minus what was paid; negative if more was paid."""
+        """Non-batch list price minus the amount paid; negative if more was paid."""
         return self.listed.cost - self.cost
 
     @property
@@ -86,8 +86,8 @@ class CostReport(Struct, frozen=True):
     """Costs by group, and their sum. `compare` is the hosted model whose list prices are shown beside the costs.
 
     `days` are the first and last day (UTC) with a ledger line, None without ledger lines. `running` is the cost of
-    running batches so far, which is not booked yet and so in no line. With `relisted`, some ledger lines were booked
-    without a list price, and the list price is from today's orch.toml.
+    running batches so far. It is not booked yet, so no line includes it. `relisted`: some ledger lines were booked
+    without a list price, and have the price of today's orch.toml.
     """
 
     by: str
@@ -111,7 +111,7 @@ class CostReport(Struct, frozen=True):
         }
 
     def to_csv(self, *, excel: bool = False) -> str:
-        """Return the lines as CSV with a header; group names that look like formulas are quoted.
+        """Return the lines as CSV with a header. Group names that look like formulas are quoted.
 
         With `excel`, the text begins with a BOM, so that spreadsheets read it as UTF-8.
         """
@@ -181,14 +181,14 @@ def _json(line: CostLine) -> dict[str, Any]:
 
 
 def _text(dollars: Decimal | None) -> str | None:
-    """Round to a picodollar, as divided values have more digits."""
+    """Round to a picodollar: divided values have more digits."""
     return None if dollars is None else f"{dollars.quantize(PICO):f}"
 
 
 class CostFacts(Struct, frozen=True):
     """Input of a cost report.
 
-    `lines` are the parts of the groups, `whole` the parts of the total. Both differ if a ledger line is in several
+    `lines` are the parts of the groups, `whole` the parts of the total. The two differ if a ledger line is in several
     groups. `documents` and `estimates` are by group; the key None has the total.
     """
 
@@ -199,7 +199,7 @@ class CostFacts(Struct, frozen=True):
 
 
 def cost_report(by: str, facts: CostFacts, compare: str, listed: Listed, at: datetime) -> CostReport:
-    """Compare what was paid with list prices. Raises InputError if the compared model has no known price."""
+    """Compare the amounts paid with list prices. Raises InputError if the compared model has no known price."""
     provider, _, model = compare.partition(":")
     realtime = rates(provider, model, tier=Tier.STANDARD, at=at)
     batch = rates(provider, model, tier=Tier.BATCH, at=at, discount=USUAL_DISCOUNT)
@@ -234,10 +234,10 @@ _NOTHING = Estimate(Decimal(0), Decimal(0), Decimal(0))
 
 
 def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[BookedUsage]) -> dict[str | None, Estimate]:
-    """Sum the forecast cost of jobs by `job` or `day`, and under None in total; `jobs` are ledger lines by job.
+    """Sum the forecast cost of jobs by `job` or `day`, and under None in total. `jobs` are ledger lines by job.
 
-    The forecast of a job that ran on several days is split by what was paid on each day. A job without a forecast or
-    without ledger lines is left out.
+    The forecast of a job that ran on several days is split by the amounts paid on each day. A job without a forecast
+    or without ledger lines is left out.
     """
     foreseen: dict[str, list[Forecast]] = {}
     for one in forecasts:
@@ -260,7 +260,7 @@ def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[BookedUsage
 
 
 def by_day(jobs: Iterable[BookedUsage]) -> list[BookedUsage]:
-    """Turn ledger lines by job into ledger lines by day."""
+    """Sum ledger lines by job to ledger lines by day."""
     found: dict[tuple[Any, ...], list[BookedUsage]] = {}
     for one in jobs:
         found.setdefault((one.day, one.backend, one.model, one.listed is None), []).append(one)
@@ -311,7 +311,7 @@ def _at_once(part: BookedUsage, listed: Listed, compared: TierPrice) -> Price:
 
 
 def _elsewhere(usage: Usage) -> Usage:
-    """Return the tokens as another provider would bill them: uncached, as its cache might not have had them."""
+    """Return the tokens as another provider would bill them: uncached, because its cache might not have had them."""
     return Usage(usage.input_tokens, 0, usage.output_tokens)
 
 

@@ -33,7 +33,7 @@ def cost_of(
     running_cost: RunningCost,
     compare: str | None = None,
 ) -> CostReport:
-    """Report what was paid since a time or for one job, beside list prices of the hosted model `compare`.
+    """Report the amounts paid since a time or for one job, beside list prices of the hosted model `compare`.
 
     `running_cost` prices a running batch so far. Raises InputError if the compared model has no known price.
     """

@@ -36,7 +36,7 @@ from orchestrator.policy.night_figures import (
 from orchestrator.policy.row_errors import SWAPPED, cancelled
 
 MOST = 20
-"""Maximum number of documents, rows and reroutes to name; the counts include all of them."""
+"""Maximum documents, rows and reroutes to name. The counts include all of them."""
 R = TypeVar("R")
 
 
@@ -95,7 +95,6 @@ class Fates(Struct):
     first: dict[DocumentFate, list[NamedDocument]] = field(default_factory=dict)
 
     def add(self, fate: DocumentFate, name: str, reason: str, most: int) -> None:
-        """Count a document."""
         self.counts[fate] = self.counts.get(fate, 0) + 1
         named = self.first.setdefault(fate, [])
         if fate is not DocumentFate.UNCHANGED and len(named) < most:
@@ -113,7 +112,7 @@ class Fates(Struct):
 
 
 def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST) -> Fates:
-    """Sort the documents of a run by fate; `removed` are the documents only the run before had."""
+    """Sort a run's documents by fate. `removed` are the documents that only the run before had."""
     found = Fates()
     for run in runs:
         fate, reason = fate_of(run)
@@ -126,20 +125,20 @@ def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST)
 class NeedKind(StrEnum):
     """Kind of problem that needs attention."""
 
-    JOB = "job"  # it could not continue as a whole
+    JOB = "job"  # the whole job could not continue
     OUTPUT = "output"  # its rows could not be delivered
-    CANCELLED = "cancelled"  # it was ended before it was done
+    CANCELLED = "cancelled"  # the job was ended before it was done
     DEADLINE = "deadline"  # missed, or already passed
     WITHHELD = "withheld"  # the output was held back because of known answers
     SWAPPED = "swapped"  # a batch had answers under the wrong keys
-    ROWS = "rows"  # some failed for the same reason
+    ROWS = "rows"  # some rows failed for the same reason
     WAITS = "waits"  # a batch is held
     STANDSTILL = "standstill"  # the job cannot continue for now
     UNREAD = "unread"  # answers could not be compared
 
 
 class Need(Struct, frozen=True):
-    """Something that a person has to see to, with advice if there is any.
+    """A problem that a person has to act on, with advice if there is any.
 
     `code` is the rows' or the output's error code, or the cause of a missed deadline (`delay_causes.Cause`).
     """
@@ -165,12 +164,12 @@ class Need(Struct, frozen=True):
 class NightFacts(Struct, frozen=True):
     """Input of a job's part of the report. `before` is the id of the run before, if there is one.
 
-    `reasons` says why rows failed: code, message, number of rows. `known` has the reasons known from an earlier run
-    or acknowledged, with the time they began. `finished_in_batches` and `failed_in_batches` count pending rows of
-    running batches, and `running` is the cost of these batches so far, which is not booked yet. `held` says
-    what batches wait for. `withheld` says why the output was not delivered, None if it was delivered. `quotes` counts
-    the quotes of answers by status, None for a job without quotes. `run` is the run that made the job, if its
-    schedule has several runs a day.
+    `reasons` are the causes of failed rows: code, message, number of rows. `known` are the causes that an earlier run
+    had, or that are acknowledged, with the time they began. `finished_in_batches` and `failed_in_batches` count
+    pending rows of running batches. `running` is the cost of these batches so far, which is not booked yet. `held`
+    are the reasons why batches wait. `withheld` is the reason why the output was not delivered, None if it was
+    delivered. `quotes` counts the quotes of answers by status, None for a job without quotes. `run` is the run that
+    made the job, if its schedule has several runs a day.
     """
 
     job: Job
@@ -200,7 +199,7 @@ class NightFacts(Struct, frozen=True):
 
 
 class JobReport(Struct, frozen=True):
-    """A job's part of the report; `needs` lists what a person has to act on, most urgent first."""
+    """A job's part of the report. `needs` lists the problems that a person has to act on, most urgent first."""
 
     facts: NightFacts
     routes: Sequence[BackendSpending]
@@ -301,24 +300,24 @@ class NightReport(Struct, frozen=True):
 
     @property
     def counted(self) -> list[JobReport]:
-        """The jobs whose rows the report's sums include; the other jobs ask some of the same rows."""
+        """The jobs whose rows the report's sums include. The other jobs contain some of the same rows."""
         return counted_runs(self.jobs, lambda job: job.facts.job)
 
     @property
     def needs(self) -> list[tuple[str, Need]]:
-        """Needs of the last runs, each with its job's id; jobs that failed as a whole come first."""
+        """Needs of the last runs, each with its job's id. Jobs that failed as a whole come first."""
         worst_first = sorted(self.last_runs, key=lambda job: job.facts.job.error is None)
         return [(job.facts.job.id, need) for job in worst_first for need in job.needs]
 
     @property
     def counts(self) -> Counts:
-        """The rows of the counted runs: a run that is repeated asks the same rows."""
+        """The rows of the counted runs. A repeated run contains the same rows."""
         each = [astuple(job.facts.counts) for job in self.counted]
         return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
 
     @property
     def finished_in_batches(self) -> tuple[int, int]:
-        """Pending rows of the counted runs that running batches have finished, and those of them that failed."""
+        """Pending rows of the counted runs that running batches have finished, and how many of them failed."""
         last = [job.facts for job in self.counted]
         return sum(facts.finished_in_batches for facts in last), sum(facts.failed_in_batches for facts in last)
 
@@ -371,7 +370,6 @@ def counted_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
 
 
 def job_report(facts: NightFacts, now: datetime) -> JobReport:
-    """Build a job's part of the report."""
     reroutes = [event for event in facts.events if event.kind == EventKind.RESCUED]
     due = deadline_result(facts.job, facts.state, facts.counts, now)
     return JobReport(
@@ -418,7 +416,7 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
 
 
 def _late(facts: NightFacts, due: DeadlineResult, now: datetime) -> Need:
-    """Describe a missed deadline: what took the time and what to do about it."""
+    """Describe a missed deadline: the cause of the delay, and what to do about it."""
     job, late = facts.job, duration(-due.spare)
     if facts.counts.expired:
         told = f"the deadline was missed: gave up on {number_of(facts.counts.expired, 'row')}"

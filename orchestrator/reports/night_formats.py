@@ -27,7 +27,7 @@ from orchestrator.reports.quote_words import total_words
 from orchestrator.reports.words import kept_words, marked_words, running_words, so_far_words, unpriced_words
 
 MOST_FIELDS = 12
-"""Maximum number of changed fields that a page lists; `--json` has all."""
+"""Maximum changed fields that a page lists. `--json` has all."""
 Row = tuple[str, ...]
 Moment = Callable[[datetime], str]
 
@@ -41,7 +41,7 @@ _ORDER = (
     DocumentFate.KNOWN,
     DocumentFate.UNCHANGED,
 )
-"""Order of the listing: what may need a person comes first."""
+"""Order of the listing. Fates that may need a person come first."""
 
 
 class Block(Struct, frozen=True):
@@ -135,7 +135,7 @@ def note_of(report: NightReport, job: JobReport) -> str:
 
 
 def blocks(job: JobReport, moment: Moment = moment_words) -> list[Block]:
-    """Return a job's sections of the report; `moment` formats times."""
+    """Return a job's sections of the report. `moment` formats times."""
     documents = job.facts.documents
     found = [_rows(job, moment), _documents(documents, told(job.facts.job.ignored)), _which(documents)]
     if job.facts.answers is not None:
@@ -196,7 +196,7 @@ def _answers(answers: Difference) -> list[Block]:
 
 
 def change_cells(change: RowChange) -> list[Row]:
-    """Return a changed row as cells, a line per field."""
+    """Return a changed row as cells, one line per field."""
     task = f"{change.asked.task}." if change.asked.task else ""
     return [
         (change.asked.document, f"{task}{one.field}", shown(one.before), shown(one.after)) for one in change.fields
@@ -253,7 +253,7 @@ def _time(job: JobReport, moment: Moment) -> Block:
 
 
 def due_words(due: DeadlineResult, moment: Moment = moment_words) -> str:
-    """Say how a deadline was kept, in a sentence."""
+    """Say in a sentence how a deadline was kept."""
     return f"the deadline of {moment(due.at)} {'is' if due.met is None else 'was'} {kept_words(due)}"
 
 
@@ -291,7 +291,6 @@ def _md(text: str) -> str:
 
 
 def page(report: NightReport) -> str:
-    """Render the report as an HTML page."""
     return template("night_file.html").render(
         title=title_of(report),
         subject=subject_of(report),
@@ -319,7 +318,6 @@ def sections(
     *,
     dated: bool,
 ) -> list[JobSection]:
-    """Return the jobs of a night as the HTML page and the Markdown file show them; `notes` are by job."""
     return [
         JobSection(
             job.facts.job.id,
@@ -344,7 +342,6 @@ _COLOURS = {
 
 
 def _plot(block: Block, job: JobReport) -> str:
-    """Draw the plot of a section as SVG; empty if the section has no plot."""
     match block.title:
         case "Documents":
             counts = {fate: job.facts.documents.counts.get(fate, 0) for fate in _ORDER}

@@ -32,7 +32,7 @@ from orchestrator.store.job_names import job_named
 
 
 def compare(store: Store, home: Home, before: Job, after: Job, most: int) -> Difference:
-    """Compare two runs; name the first `most` rows of each kind of difference."""
+    """Compare two runs. Names the first `most` rows of each kind of difference."""
     known = store.comparisons
     return difference(
         before.id,
@@ -75,7 +75,7 @@ def job_report(
     known = store.comparisons
     quality, reasons = store.quality.of(job.id), store.failures.reasons(job.id)
     shards = store.shards.of_job(job.id)
-    # A document that a job lacks is not gone if the job asks only some documents, or has not read all of them yet.
+    # A missing document is not gone if the job is limited, or has not read all documents yet.
     is_whole = job.built_at is not None and not job.is_limited
     removed = known.removed_documents(earlier.id, job.id) if earlier is not None and is_whole else ()
     facts = NightFacts(
@@ -127,7 +127,7 @@ def oldest_first(lines: Sequence[JobLine]) -> list[JobLine]:
 
 
 def job_of(store: Store, home: str, which: str) -> Job:
-    """Return the job with this id or name, or the one job of the night of this date. Raises UsageError."""
+    """Return the job with this id or name, or the single job of the night with this date. Raises UsageError."""
     try:
         night = date.fromisoformat(which)
     except ValueError:
@@ -152,7 +152,7 @@ def jobs_of(store: Store, night: date) -> list[Job]:
 def jobs_of_run(store: Store, name: str) -> list[Job]:
     """Return the jobs of the runs with this name, such as 2026-11-20 14:00, of schedules with several runs a day.
 
-    Empty if there is no such run. Raises UsageError if it has no job.
+    Empty if there is no such run. Raises UsageError if the run has no job.
     """
     try:
         day = date.fromisoformat(name[:10])
@@ -168,6 +168,6 @@ def jobs_of_run(store: Store, name: str) -> list[Job]:
 
 
 def night_before(store: Store, day: date) -> date | None:
-    """Return the night of the jobs that began on this day before noon; None if there are no such jobs."""
+    """Return the night of the jobs that began on this day before noon; None without such jobs."""
     night = day - timedelta(days=1)
     return night if any(job.created_at.astimezone().date() == day for job in jobs_of(store, night)) else None

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 DAYS, GROUPS = 31, 12
-"""Maximum number of days and groups in a plot: the newest days, the most expensive groups."""
+"""Maximum days and groups in a plot: the newest days, the most expensive groups."""
 _COLUMNS = {"in": "tokens in", "cached": "tokens cached", "out": "tokens out"}
-"""Longer names of columns, as a page has more room than a terminal."""
+"""Longer names of columns: a page has more room than a terminal."""
 PAID, LIST = "#2b6cb0", "#b8c4d4"
 
 
 def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
-    """Render a cost report made `at` a time; `since` is the start of its period, in the user's words."""
+    """Render a cost report made `at` a time. `since` is the start of its period, in the user's words."""
     total = report.total
     ordered = report if report.by == "day" else replace(report, lines=_dearest_first(report))
     names, *rows, sums = cost_cells(ordered)

@@ -23,7 +23,8 @@ def plan_lines(
     plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({}),
     words: TermWords = TermWords.OPTIONS,
 ) -> list[Line]:  # fmt: skip
-    """Show routes taken and refused, the total cost, and if the plan does not hold, changes that would make one hold.
+    """Show routes taken and refused, and the total cost. If the plan does not hold, show changes that would make one
+    hold.
 
     `problems` are current problems of backends. No time or chance is given for these backends.
     """
@@ -77,7 +78,7 @@ def plan_lines(
 
 
 def problem_lines(problems: Mapping[str, str], width: int | None) -> list[Line]:
-    """Say what is wrong with backends now."""
+    """Return the current problems of backends as lines."""
     return [line for name, told in problems.items() for line in sentence(f"! {name}: {told}", width, "red")]
 
 

@@ -16,7 +16,7 @@ def eta_words(detail: JobDetail, rate: float) -> str:
 
 
 def progress_words(detail: JobDetail, rate: float) -> str:
-    """Return a job's state, rows, rate, tokens, cost, and what it waits for."""
+    """Return a job's state, rows, rate, tokens and cost, and the reason why it waits."""
     line = detail.line
     facts = (
         f"{line.job.id}: {line.state} {line.done:,}/{number_of(line.counts.total, 'row')}",

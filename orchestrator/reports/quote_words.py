@@ -9,7 +9,7 @@ from orchestrator.policy.grounding import GroundedQuote, QuotePlace, QuoteStatus
 
 
 def quote_words(quote: GroundedQuote) -> str:
-    """Say where a quote stands (`page 2, characters 18-38`), or what is wrong with it."""
+    """Say where a quote is (`page 2, characters 18-38`), or what is wrong with it."""
     if quote.places:
         return "; ".join(map(place_words, quote.places))
     status = "unverifiable: " if quote.status is QuoteStatus.UNVERIFIABLE else ""

@@ -28,7 +28,7 @@ def of_home(store: Store, home: str, backends: Collection[str]) -> dict[str, lis
 
 
 def removed_words(removed: Mapping[str, Sequence[Shard]]) -> list[str]:
-    """Say for each removed backend how many batches and rows are left at it, and what to do."""
+    """Say for each removed backend how many batches and rows are left there, and what to do."""
     return [
         f"{number_of(len(shards), 'batch')} of {number_of(sum(one.rows for one in shards), 'row')} "
         f"{'is' if len(shards) == 1 else 'are'} out at {name}, which orch.toml no longer has; put it back"

@@ -28,15 +28,15 @@ from orchestrator.store.rows_by_document import FoundRow
 
 SEVERAL = 5
 MOST_NAMES = 20_000
-"""Maximum number of document names that are searched for a similar one."""
+"""Maximum document names that are searched for a similar one."""
 
 
 class Exchange(Struct, frozen=True):
-    """A row with the lines of its request and its result, each None if missing or if its file is gone.
+    """A row with its request line and its result line. Each is None if missing, or if its file is gone.
 
-    `merged` is the row as `orch fetch` writes it; `gone` says which files are missing. `text_at` is the position of
-    the document's text in the request, if answers quote the text. `price` is the booked price of the answer, if this
-    job asked.
+    `merged` is the row as `orch fetch` writes it. `gone` names the missing files. `text_at` is the position of the
+    document's text in the request, if answers quote the text. `price` is the booked price of the answer, if this job
+    sent the row itself.
     """
 
     row: FinishedRow
@@ -59,7 +59,7 @@ class Exchange(Struct, frozen=True):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Messages of the request, whatever its endpoint."""
+        """Messages of the request, for any endpoint."""
         return messages_of(self.body)
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Exchange(Struct, frozen=True):
 
 
 def exchanges(store: Store, home: Home, job: Job, document: str, task: str | None) -> list[Exchange]:
-    """Return a document's rows, or those of one `task`, in input order.
+    """Return a document's rows, or only the rows of one `task`, in input order.
 
     Raises UsageError if the job has no such document or task, or if several documents match.
     """
@@ -101,7 +101,6 @@ def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None
 
 
 def _rows(store: Store, job: Job, document: str) -> list[FoundRow]:
-    """Return the rows of the document with exactly this name."""
     spec = spec_of(job)
     ids = [document] if spec is None else [custom_id(document, task.id) for task in spec.tasks]
     return store.rows_by_document.near(job.id, document, ids)
@@ -148,9 +147,9 @@ def _exchange(
 
 
 def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> tuple[bytes | None, TextAt | None]:
-    """Return a row's request line, with the model name its backend was sent, and its `text_at`.
+    """Return a row's request line with the model name that its backend got, and its `text_at`.
 
-    A row that was carried over unread has no line in its own run; the line is in the run that asked.
+    A row that was carried over unread has no line in its own run. Its line is in the run that sent it.
     """
     sent_model, origin = found.sent_model, found.row.carried_from
     seen = {job_id}

@@ -1,4 +1,4 @@
-"""Status of jobs, derived from the store at each call; nothing is cached."""
+"""Status of jobs, derived from the store at each call. Nothing is cached."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class JobLine(Struct, frozen=True):
     """One job in a listing. `done` counts rows that were answered or failed, including those in running batches.
 
-    `failing` says which failed rows are new; `failed_so_far` also counts rows that failed in running batches.
+    `failing` says which failed rows are new. `failed_so_far` also counts rows that failed in running batches.
     `running` is the part of the cost from running batches so far, which is not booked yet.
     """
 
@@ -77,7 +77,7 @@ class JobLine(Struct, frozen=True):
         return self.done - self.failed_so_far
 
     def due(self, now: datetime) -> DeadlineResult | None:
-        """Return how the job keeps its deadline, or None if the job has no deadline."""
+        """Return how the job keeps its deadline, or None without a deadline."""
         return deadline_result(self.job, self.state, self.counts, now)
 
     def is_late(self, now: datetime) -> bool:
@@ -135,8 +135,9 @@ class JobDetail(Struct, frozen=True):
 
     `holds` are the refusals that keep rows waiting; empty once the job has ended. `settled` counts the rows with an
     outcome in collected shards for which the provider counted none. `failed_rows` counts the failed rows of each
-    shard. With `is_estimate`, some of the booked cost is an estimate; it does not cover everything that `unpriced`
-    rows used. `carried` rows have an outcome from an earlier run; `carried_answers` of these outcomes are answers.
+    shard. `is_estimate`: a part of the booked cost is an estimate. `unpriced` counts rows whose cost leaves out a
+    part of their usage. `carried` rows have an outcome from an earlier run; `carried_answers` of these outcomes are
+    answers.
     """
 
     line: JobLine
@@ -163,7 +164,9 @@ class JobDetail(Struct, frozen=True):
         return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
-        """Return how many rows a batch has finished or failed. Rows that left the batch count in their new batch."""
+        """Return how many rows of a batch have finished or failed. Rows that left the batch count in their new
+        batch.
+        """
         return self.settled.get(shard.id, shard.done_rows)
 
     def failed_in(self, shard: Shard) -> int:
@@ -176,7 +179,7 @@ class JobDetail(Struct, frozen=True):
         return self.line.done - sum(shard.done_rows for shard in self.shards if shard.preflight)
 
     def model_name(self, shard: Shard) -> str:
-        """Return the backend's name of a shard's model, or its alias if that is unknown."""
+        """Return the backend's name of a shard's model, or the model's alias if that name is unknown."""
         return self.model_names.get(shard.id) or alias_words(shard.model)
 
     def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
@@ -291,7 +294,7 @@ RunningCost = Callable[[Shard], Decimal]
 def lines(
     store: Store | StatusReader, jobs: Sequence[Job], now: datetime, running_cost: RunningCost
 ) -> list[JobLine]:
-    """Return a line for each job, in the given order; `running_cost` prices a running batch so far."""
+    """Return a line for each job, in the given order. `running_cost` prices a running batch so far."""
     ids = [job.id for job in jobs]
     counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)
     found = []
@@ -334,7 +337,7 @@ def _line(
 
 
 def _is_unclear(shard: Shard) -> bool:
-    """True if a batch has only failures whose reasons are not read yet, so all of its rows may be asked again."""
+    """True if a batch has only failures with unread reasons, so that all of its rows may be sent again."""
     return shard.failing is None and not shard.provider_completed
 
 
@@ -420,9 +423,9 @@ class RateWindow:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, at: float, done: int) -> float:
-        """Add a sample at a time in seconds and return the rate, 0 for the first sample.
+        """Add a sample at a time in seconds. Return the rate, 0 for the first sample.
 
-        If `done` falls because rows are asked again, the window starts anew; the rate is never negative.
+        If `done` falls because rows are sent again, the window starts anew. The rate is never negative.
         """
         if self._samples and done < self._samples[-1][1]:
             self._samples.clear()

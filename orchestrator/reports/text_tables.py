@@ -17,7 +17,7 @@ from orchestrator.core.sanitize import escape_controls, one_line
 
 GAP = 2
 PROSE = 30
-"""Least width of a prose column; a narrower one goes below its row."""
+"""Least width of a prose column. A narrower column goes below its row."""
 WORD = 12
 """Least width of a column without prose when its texts wrap."""
 INDENT = 4
@@ -25,8 +25,6 @@ NOTHING = ("", "—")
 
 
 class StyledText(Struct, frozen=True):
-    """A piece of a line, with its style."""
-
     text: str
     style: str = ""
 
@@ -38,7 +36,7 @@ Cell = str | StyledText
 class Column(Struct, frozen=True):
     """A column of a table. `prose` columns wrap before all others.
 
-    If room is short, the column with the highest `rank` is left out first; rank 0 always stays.
+    If room is short, the column with the highest `rank` is left out first. Rank 0 always stays.
     """
 
     name: str
@@ -68,7 +66,7 @@ def _char_width(char: str) -> int:
 
 
 def wrap(text: str, width: int, *, words: bool = True) -> list[str]:
-    """Break a text into lines at spaces; with `words`, also within a word longer than a line."""
+    """Break a text into lines at spaces. With `words`, a word longer than a line is broken too."""
     if "\n" not in text and cell_width(text) <= width:
         return [text.rstrip(" ")]
     return [line for paragraph in text.split("\n") for line in _wrapped(paragraph, max(1, width), words)]
@@ -96,9 +94,9 @@ def _wrapped(paragraph: str, width: int, words: bool) -> Iterator[str]:
 
 
 def paragraph(text: str, width: int | None, *, indent: str = "  ") -> str:
-    """Wrap a text at spaces, with continuation lines indented; unlimited without a width.
+    """Wrap a text at spaces, with continuation lines indented. Without a width, the text stays as it is.
 
-    A word stays whole, however long: a broken path or command cannot be copied.
+    A word stays whole, even if it is longer than a line: a broken path or command cannot be copied.
     """
     safe = escape_controls(text)
     if width is None:
@@ -115,7 +113,7 @@ def paragraph(text: str, width: int | None, *, indent: str = "  ") -> str:
 
 
 def pairs(rows: Sequence[tuple[str, Sequence[Cell] | Cell]], width: int | None) -> list[Line]:
-    """Lay out names on the left and their values on the right: a text, or several side by side."""
+    """Lay out names on the left and their values on the right. A value is one text, or several side by side."""
     lead = max((cell_width(name) for name, _ in rows), default=0) + GAP
     lines: list[Line] = []
     for name, told in rows:
@@ -152,7 +150,6 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int 
 
 
 def sentence(text: str, width: int | None, style: str = "") -> list[Line]:
-    """Wrap a sentence."""
     told = escape_controls(text)
     return [(StyledText(part, style),) for part in (wrap(told.expandtabs(4), width) if width else told.split("\n"))]
 
@@ -181,7 +178,6 @@ def _row(columns: Sequence[Column], row: Sequence[StyledText], fit: _Fit) -> lis
 
 
 def _trimmed(line: list[StyledText]) -> Line:
-    """Strip trailing spaces."""
     while line and not line[-1].text.strip():
         line.pop()
     return (*line[:-1], replace(line[-1], text=line[-1].text.rstrip(" "))) if line else ()
@@ -209,7 +205,7 @@ def _fit(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], width:
             shown.remove(least)
             left_out.append(columns[least].name)
         else:
-            # Names are hard to read if broken, so prose columns make room for them, down to the width of a word.
+            # Broken names are hard to read, so prose columns make room for them, down to the width of a word.
             widths = _with_prose(columns, natural, shown, width, WORD) or _squeezed(widths, width)
             break
     in_order = [column.name for column in columns if column.name in left_out]
@@ -221,7 +217,6 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _empty(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], shown: Sequence[int]) -> int | None:
-    """Return an optional column with only empty cells, or None."""
     places = (place for place in shown if columns[place].rank and all(row[place].text in NOTHING for row in rows))
     return next(places, None) if len(shown) > 1 else None
 
@@ -229,9 +224,9 @@ def _empty(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], show
 def _with_prose(
     columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], width: int, alone: int = PROSE
 ) -> list[int] | None:
-    """Return widths that shrink only prose columns, or None if prose would become too narrow to read.
+    """Return widths that shrink only prose columns; None if prose would become too narrow to read.
 
-    `alone` is the least width of a prose column that is the only one.
+    `alone` is the least width of a prose column without another.
     """
     prose = [place for place in shown if columns[place].prose]
     least = alone if len(prose) == 1 else WORD
@@ -245,7 +240,7 @@ def _with_prose(
 
 
 def _squeezed(widths: Sequence[int], width: int) -> list[int]:
-    """Shrink the widest columns until all fit; each keeps at least one column."""
+    """Shrink the widest columns until all fit. Each keeps at least one terminal column."""
     room = max(len(widths), width - GAP * (len(widths) - 1))
     order = sorted(range(len(widths)), key=widths.__getitem__)
     found, left = list(widths), room

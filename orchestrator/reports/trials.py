@@ -26,7 +26,7 @@ class WholeJob(Struct, frozen=True):
 
 
 class Trial(Struct, frozen=True):
-    """A job file tried on a few documents; `whole` only if requested."""
+    """A job file tried on a few documents. `whole` is set only on request."""
 
     file: Path
     detail: JobDetail

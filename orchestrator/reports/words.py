@@ -33,7 +33,6 @@ STATE_STYLE = {
     JobState.STOPPED: "yellow",
     JobState.QUEUED: "blue",
 }
-"""Console style of each job state."""
 _TRUST = {True: "yes", False: "no", None: "too few"}
 
 
@@ -52,7 +51,9 @@ def cost_title(report: CostReport) -> str:
 
 
 def so_far_words(finished: int, failed: int) -> list[str]:
-    """Say how many pending rows have finished in running batches, and how many of them failed; empty if none has."""
+    """Say how many pending rows have finished in running batches, and how many failed. Empty if no row has
+    finished.
+    """
     if not finished:
         return []
     told = f"{number_of(finished, 'pending row')} finished in running batches"
@@ -89,7 +90,7 @@ def cost_cells(report: CostReport) -> list[tuple[str, ...]]:
 
 
 def group_words(by: str, group: str) -> str:
-    """Name a group of a cost report: `no tag` for what has no tag."""
+    """Name a group of a cost report; `no tag` for rows without a tag."""
     return group or f"no {by.removeprefix('tag:')}"
 
 
@@ -142,7 +143,7 @@ def cost_notes(report: CostReport) -> list[str]:
 
 
 def unpriced_words(rows: int) -> str:
-    """Say that a cost does not cover everything that `rows` rows used."""
+    """Say that the cost leaves out a part of the usage of `rows` rows."""
     return f"the cost leaves out something without a price in {number_of(rows, 'row')}"
 
 
@@ -197,7 +198,7 @@ def marked_words(counts: Counts) -> dict[str, str]:
 
 
 def kept_words(due: DeadlineResult) -> str:
-    """Say how a deadline was kept, in a phrase."""
+    """Say in a phrase how a deadline was kept."""
     if due.met:
         return f"met with {duration(due.spare)} to spare"
     if due.met is None:

@@ -2,8 +2,8 @@
 
 On loopback, `orch` prints a link with a one-time token, which is exchanged for a cookie. Beyond loopback only keys
 open the pages (`orch keys add NAME --right view`). Cookies are signed with a secret of the home, so that they outlive
-a restart; a key's cookie ends with its key. Browsers send a cookie to every port of its host, even those of other
-programs. So a cookie is valid only at the port that issued it.
+a restart. A key's cookie ends with its key. Browsers send a cookie to every port of its host, even to other programs.
+So a cookie is valid only at the port that issued it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class KeyRing:
 
 
 class PageAccess:
-    """The links, cookies and keys of one address. `links` is true on loopback only; `right` is what links open."""
+    """The links, cookies and keys of one address. `links` is True on loopback only. `right` is the right of a
+    link.
+    """
 
     def __init__(self, root: Path, identity: str, keys: KeyRing, *, port: int, links: bool, right: KeyRight) -> None:
         self.links = links
@@ -68,7 +70,7 @@ class PageAccess:
         self.cookie = f"orch-{identity[:12]}-{port}"
 
     def new_link(self) -> str | None:
-        """Return the path of a new one-time link and void the previous one; None if only keys open the pages."""
+        """Return the path of a new one-time link and void the previous link; None if only keys open the pages."""
         if not self.links:
             return None
         with self._lock:
@@ -84,7 +86,7 @@ class PageAccess:
         return self._signed(_Session("the user", self._right, "", int(time.time()) + SESSION_SECONDS))
 
     def sign_in(self, secret: str) -> str | None:
-        """Return the cookie for a key, or None if it may not view."""
+        """Return the cookie for a key, or None if the key may not view."""
         key = self._keys.find(secret.encode("utf-8", "replace"))
         if key is None or not key.right.may_view:
             return None
@@ -96,7 +98,7 @@ class PageAccess:
         return None if key is None or not key.right.may_view else Visitor(key.tenant, key.right, "")
 
     def visitor(self, cookie: str | None) -> Visitor | None:
-        """Return a cookie's visitor. None if the cookie is not ours or has expired, or if its key was revoked."""
+        """Return a cookie's visitor. None if the cookie is foreign or has expired, or if its key was revoked."""
         body, _, signature = (cookie or "").partition(".")
         if not _is_same(self._signature("session", body), signature):
             return None
@@ -129,12 +131,12 @@ class PageAccess:
 
 
 def _is_same(expected: str, shown: str) -> bool:
-    """Compare two secrets in constant time; `shown` may have any characters."""
+    """Compare two secrets in constant time. `shown` may have any characters."""
     return hmac.compare_digest(expected.encode(), shown.encode("utf-8", "replace"))
 
 
 def _secret(path: Path) -> bytes:
-    """Return the secret that signs cookies, created at the first use and readable only by its owner."""
+    """Return the secret that signs cookies. It is created at the first use, and only its owner can read it."""
     try:
         if not path.exists():
             write_once(path, secrets.token_bytes(SECRET_BYTES))

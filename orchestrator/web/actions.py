@@ -1,4 +1,4 @@
-"""Actions of the pages, if allowed. Each records who requested it; a repeated request has no further effect."""
+"""Actions of the pages. Each records who requested it. A repeated request has no further effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.web.views import PageAddress, View
 
 Form = Mapping[str, str]
 Action = Callable[[HomeReader, Form, str], str]
-"""Does what a form requests on a visitor's behalf, and returns the address of the page to show. Raises OrchError."""
+"""Does what a form requests on a visitor's behalf. Returns the address of the page to show. Raises OrchError."""
 
 
 def _job(reader: HomeReader, form: Form) -> Job:
@@ -48,7 +48,7 @@ def cancel(reader: HomeReader, form: Form, who: str) -> str:
 
 
 def retry(reader: HomeReader, form: Form, who: str) -> str:
-    """Ask the failed, cancelled and expired rows of a finished job again."""
+    """Send the failed, cancelled and expired rows of a finished job again."""
     job = _job(reader, form)
     if job.finished_at is not None or job.error is not None:
         manual_actions.retry(reader.store, job, manual_actions.RETRIED, None, who, now())
@@ -90,7 +90,7 @@ ACTIONS: Mapping[str, Action] = {
 
 
 def _terms(form: Form) -> tuple[datetime | None, Decimal | None]:
-    """Parse the deadline and budget of a form; None for an empty field. Raises UsageError."""
+    """Parse a form's deadline and budget; None for an empty field. Raises UsageError."""
     deadline, budget = form.get("deadline", "").strip(), form.get("budget", "").strip().lstrip("$")
     try:
         due = deadline_at(deadline, now()) if deadline else None

@@ -130,13 +130,13 @@ class Pages:
         return HTMLResponse(text, status)
 
     async def _threaded(self, work: Callable[[], Made], *, slow: bool = False) -> Made:
-        """Run work in a thread; slow work has its own limit, so that it does not hold up live pages."""
+        """Run work in a thread. Slow work has a limit of its own, so that it does not hold up live pages."""
         return await anyio.to_thread.run_sync(work, limiter=self._slow if slow else self._usual)
 
     def _page(
         self, page: Page | None, address: PageAddress, visitor: Visitor, here: str, layout: str
     ) -> tuple[str, int]:
-        """Render a page as text, with its status; errors become pages too."""
+        """Render a page. Errors become pages too."""
         reader = self._readers()
         try:
             view = View("empty.html", "", "") if page is None else page(reader, address)
@@ -178,7 +178,7 @@ class Pages:
         return RedirectResponse(place, 303)
 
     async def _refused(self, refusal: OrchError, request: Request, title: str = "") -> Response:
-        """Return a page that says why orch refuses a request. It is no live page, as its address names no page."""
+        """Return a page that says why orch refuses a request. It is not live, because its address names no page."""
         view = replace(_error_view(refusal, title), live=False)
         return await self._answer(lambda reader, address: view, request)
 
@@ -306,7 +306,7 @@ def _error_view(error: OrchError, title: str = "") -> View:
 
 
 class _Static(StaticFiles):
-    """Files that come with orch; their addresses carry orch's version."""
+    """Files that come with orch. Their addresses carry orch's version."""
 
     async def get_response(self, path: str, scope: Any) -> Response:
         response = await super().get_response(path, scope)

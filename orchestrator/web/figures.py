@@ -22,7 +22,7 @@ _MOMENT = "%a %d %b %H:%M"
 
 
 class CommandJson(Struct, frozen=True):
-    """The `--json` of a command, or its part at path `at`; `command` omits `orch` and `--json`."""
+    """The `--json` of a command, or its part at path `at`. `command` omits `orch` and `--json`."""
 
     command: str
     data: Any
@@ -95,7 +95,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
-    """Mark up a value of a `--json` for display; its attributes hold the raw value and its source.
+    """Mark up a value of a `--json` for display. Its attributes have the raw value and its source.
 
     An amount that the `--json` calls estimated is marked `≈`.
     """

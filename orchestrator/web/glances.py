@@ -1,4 +1,4 @@
-"""Cache of job reports for the night's overview, as each report takes ten queries."""
+"""Cache of job reports for the overview of a night: each report takes ten queries."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ class _Kept(Struct, frozen=True):
 
 
 class Glances:
-    """Cached reports by job."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, _Kept] = {}
 
     def of(self, reader: HomeReader, line: JobLine, at: datetime) -> JobReport:
-        """Return a job's report, which is cached for longer if the job's line is unchanged."""
+        """Return a job's report. It is cached for longer if the job's line is unchanged."""
         with self._lock:
             kept = self._known.get(line.job.id)
         if kept is not None:

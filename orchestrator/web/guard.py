@@ -117,7 +117,6 @@ async def form_of(receive: Any) -> dict[str, str]:
 
 
 def _not_ours(visitor: Visitor | None, form: dict[str, str]) -> Response | None:
-    """Return the refusal of an action, or None."""
     if visitor is None or not visitor.form_token or form.get("form_token") != visitor.form_token:
         return PlainTextResponse("this form is not from a page of this session: reload the page\n", 403)
     if visitor.right is not KeyRight.OPERATE:

@@ -14,17 +14,15 @@ from msgspec import Struct, field
 
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
-"""Seconds between events. A browser that hears nothing for more than twice as long says so on its page."""
+"""Seconds between events. A browser that receives nothing for more than twice as long says so on its page."""
 SHORTEST_SECONDS, USUAL_SECONDS = 1.25, 1.5
 SPARING, BUSY = 12.0, 4.0
-"""Factors by which a page is kept longer than it took to make: for pages up to `USUAL_SECONDS`, and slower pages."""
+"""A page is kept for its rendering time multiplied by SPARING, up to USUAL_SECONDS, or by BUSY if it is slower."""
 
 Make = Callable[[], Awaitable[str]]
 
 
 class _Shared(Struct):
-    """A page that is open somewhere."""
-
     text: str = ""
     pulse: object = None
     holds_until: float = 0.0
@@ -33,7 +31,7 @@ class _Shared(Struct):
 
 
 class LivePages:
-    """The open pages. All are rendered anew if `pulse`, which is called at every tick, returns another value."""
+    """The open pages. `pulse` is called at every tick; if its value changes, all pages are rendered anew."""
 
     def __init__(self, pulse: Callable[[], object]) -> None:
         self._pulse = pulse
@@ -55,8 +53,8 @@ class LivePages:
     async def events(self, key: str, make: Make, may_see: Callable[[], bool]) -> AsyncIterator[bytes]:
         """Yield events of an open page: `page` with its content at first and at each change, `alive` otherwise.
 
-        While a slow page is made, `alive` events keep the browser from asking for the page again. The events end
-        once the viewer's key is revoked.
+        While a slow page is rendered, `alive` events keep the browser from requesting it again. The events end once
+        the viewer's key is revoked.
         """
         page = self._pages.setdefault(key, _Shared())
         page.viewers += 1

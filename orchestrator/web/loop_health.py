@@ -22,12 +22,10 @@ class LoopHealth:
         self._told = mmap.mmap(file, FORM.size)
 
     def beat(self) -> None:
-        """Count a finished round."""
         FORM.pack_into(self._told, 0, self.rounds + 1, time.monotonic())
 
     @property
     def rounds(self) -> int:
-        """Number of finished rounds."""
         found: int = FORM.unpack_from(self._told)[0]
         return found
 

@@ -33,8 +33,9 @@ def marked_texts(text: str, marks: Sequence[tuple[int, int]]) -> list[MarkedText
 
 
 def abridged(pieces: Sequence[MarkedText], most: int, around: int) -> list[MarkedText]:
-    """Return the first `most` characters of a text and then the marks, each with `around` characters of context. The
-    result has at most `2 * most` characters; each omission is replaced by its length.
+    """Return the first `most` characters of a text, then its marks, each with `around` characters of context.
+
+    The result has at most `2 * most` characters. Each omission is replaced by its length.
     """
     found: list[MarkedText] = []
     at, more, left_out = 0, most, 0

@@ -1,7 +1,7 @@
 """/metrics of a home, for Prometheus: jobs, rows, batches, money, deadlines, budgets, forecasts, the daemon's loop.
 
-Each scrape reads the store. Series are labelled by the job file's name and show its newest run: with job ids, every
-night would create a new series.
+Each scrape reads the store. Labels have the job file's name, and figures are its newest run's: job ids as labels
+would create new series every night.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from orchestrator.web.reader import HomeReader, Readers
 
 CONTENT_TYPE = exposition.CONTENT_TYPE_PLAIN_0_0_4
 NEWEST = 200
-"""Newest jobs that are searched for each job file's newest run."""
+"""Number of newest jobs that are searched for each job file's newest run."""
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 KEPT_SECONDS = 2.0
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -57,7 +57,7 @@ class HomeMetrics:
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """Return the text, rendered at most every `KEPT_SECONDS`."""
+        """Return the text, rendered at most every KEPT_SECONDS."""
         with self._lock:
             if time.monotonic() - self._made_at > KEPT_SECONDS:
                 self._text, self._made_at = exposition.generate_latest(self._registry), time.monotonic()
@@ -68,7 +68,6 @@ class HomeMetrics:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric with its current value."""
         reader = self._readers()
         jobs = _newest(reader)
         yield from self._daemon(reader)

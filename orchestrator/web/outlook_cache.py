@@ -1,4 +1,4 @@
-"""Cache of job outlooks, as each outlook needs a plan and changes slowly."""
+"""Cache of job outlooks: each needs a plan, and changes slowly."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ MOST = 500
 
 
 class Outlooks:
-    """Cached outlooks by job."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
     def told(self, reader: HomeReader, job: Job) -> CommandJson:
-        """Return the `outlook` of `orch status JOB --json`; null if the job has no outlook."""
+        """Return the `outlook` of `orch status JOB --json`; null if the job has none."""
         return CommandJson(f"status {job.id}", {"outlook": self._of(reader, job)})
 
     def _of(self, reader: HomeReader, job: Job) -> dict[str, Any] | None:

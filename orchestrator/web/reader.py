@@ -1,4 +1,4 @@
-"""Interface through which the pages read a home; the command line passes in its `Context`."""
+"""Interface through which the pages read a home. The command line passes in its `Context`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HomeReader(Protocol):
         """Return a line for each job, in the given order."""
 
     def job(self, name: str, *, tell: bool = True) -> Job:
-        """Return the job of this id or name. Raises UsageError."""
+        """Return the job with this id or name. Raises UsageError."""
 
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
         """Return everything about a job. Raises UsageError."""
@@ -44,4 +44,4 @@ class HomeReader(Protocol):
 
 
 Readers = Callable[[], HomeReader]
-"""Returns a reader of the home; a new reader after orch.toml has changed."""
+"""Returns a reader of the home. After a change of orch.toml, it is a new reader."""

@@ -25,5 +25,5 @@ def hosts_of(listener: socket.socket, named: Iterable[str]) -> frozenset[str]:
 
 
 def serving(app: Starlette, listener: socket.socket) -> AbstractContextManager[None]:
-    """Serve in a thread of this process until the block ends."""
+    """Serve in a thread of this process until the context ends."""
     return threaded(app, listener, Connections(MOST_CONNECTIONS), "web")

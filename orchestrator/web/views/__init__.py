@@ -12,7 +12,7 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.web.reader import HomeReader
 
 MOST_DIGITS = 18
-"""Maximum number of digits of a number that the database can store."""
+"""Maximum digits of a number that the database can store."""
 
 
 class PageAddress(Struct, frozen=True):
@@ -22,23 +22,25 @@ class PageAddress(Struct, frozen=True):
     query: Mapping[str, str]
 
     def number(self, name: str) -> int | None:
-        """Return a number of the query, or None if it is missing or not a number."""
+        """Return a number of the query; None if it is missing or not a number."""
         text = self.query.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
     def choice(self, name: str, known: Collection[str], usual: str = "") -> str:
-        """Return a word of the query, or the usual one if it is missing. Raises UsageError if it is not known."""
+        """Return a word of the query, or `usual` if it is missing. Raises UsageError for an unknown word."""
         word = self.query.get(name, "").strip() or usual
         if word != usual and word not in known:
             raise UsageError(f"{name}={shortened(word, 40)} is not known; known: {', '.join(known)}")
         return word
 
     def page(self) -> int:
-        """Return the number of a list's page that the query names; the first is 0."""
+        """Return the number of a list's page in the query. The first is 0."""
         return self.number("page") or 0
 
     def place(self, name: str) -> int:
-        """Return the number that the path has under a name. Raises UsageError if it is none, or too long."""
+        """Return the number under this name in the path. Raises UsageError for any other text, and for too many
+        digits.
+        """
         text = str(self.path[name])
         if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
             raise UsageError(f"{shortened(text, MOST_DIGITS)} is not the number of a row or picture")
@@ -46,7 +48,7 @@ class PageAddress(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """Content of a page: a template and its facts. `nav` is its menu entry; a `live` page is sent again on change."""
+    """Content of a page: a template and its facts. `nav` is its menu entry. A `live` page is sent again on change."""
 
     template: str
     title: str
@@ -57,7 +59,6 @@ class View(Struct, frozen=True):
 
 
 def require_page(page: int, shown: Sized) -> None:
-    """Raise UsageError if a list has fewer pages."""
     if page and not shown:
         raise UsageError("this list has no such page: it has become shorter")
 

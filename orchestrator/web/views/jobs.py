@@ -32,12 +32,10 @@ EVENTS, SHARDS, FORECASTS = 100, 200, 40
 PAGE = 50
 MOST_DOCUMENTS = 50
 MOST_RUNS = 500
-"""Jobs whose documents are searched, newest first."""
+"""Number of newest jobs whose documents are searched."""
 
 
 class JobPage:
-    """Everything about one job."""
-
     def __init__(self, outlooks: Outlooks) -> None:
         self._outlooks = outlooks
 
@@ -132,7 +130,6 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
     "in_time": chance_words,
     "output": lambda value: f"{value:,.0f} tokens",
 }
-"""Format of each kind of forecast."""
 
 
 def _forecast(one: Forecast) -> dict[str, str]:

@@ -33,16 +33,16 @@ from orchestrator.web.views import PageAddress, View, require_page
 
 WEEKS = 6
 NEWEST = 500
-"""Newest jobs shown in the calendar."""
+"""Maximum jobs in the calendar: the newest."""
 COMPARED = 60
-"""Newest jobs that can be compared."""
+"""Maximum jobs to choose from for a comparison: the newest."""
 NIGHTS = 30
 DIFFERENT = 100
 SPANS = ("7d", "30d", "90d", "all")
 HELD = 100
 _LARGE = "The documents of so large a job are not compared here: `orch report night {}` does."
 MOST_ROWS = 100_000
-"""Maximum number of rows of a job whose documents a page compares with the run before, in two to five seconds."""
+"""Maximum rows of a job whose documents a page compares with the run before, which takes two to five seconds."""
 
 
 def _settings(reader: HomeReader) -> Config:
@@ -52,7 +52,7 @@ def _settings(reader: HomeReader) -> Config:
 
 
 def nights(reader: HomeReader, address: PageAddress) -> View:
-    """Show a calendar of nights, and a form to compare two."""
+    """Show a calendar of nights, and a form to compare two jobs."""
     at = now()
     tonight = night_of(at)
     first = tonight - timedelta(days=tonight.weekday() + 7 * (WEEKS - 1))
@@ -83,7 +83,7 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _last_two_runs(over: Sequence[Job]) -> list[tuple[str, JobId]]:
-    """Return the newest run that has an earlier run of the same job, with that run; else the two newest jobs."""
+    """Return the newest run that has an earlier run of the same job, and that run. Otherwise, the two newest jobs."""
     for number, job in enumerate(over):
         earlier = next((one for one in over[number + 1 :] if one.series == job.series), None)
         if earlier is not None:
@@ -182,7 +182,7 @@ def diff(reader: HomeReader, address: PageAddress) -> View:
 
 
 def money(reader: HomeReader, address: PageAddress) -> View:
-    """Show what was paid, by a chosen group, beside list prices, forecasts and budgets."""
+    """Show the amounts paid, by a chosen group, beside list prices, forecasts and budgets."""
     settings = _settings(reader)
     by, span, since = _span(address)
     option = "" if since is None else f" --since {span}"
@@ -220,7 +220,7 @@ def cost_file(reader: HomeReader, address: PageAddress) -> str:
 
 
 def _span(address: PageAddress) -> tuple[str, str, datetime | None]:
-    """Return the grouping and the period that an address names, and when the period began. Raises UsageError."""
+    """Return an address's grouping and period, and when the period began. Raises UsageError."""
     by, span = address.choice("by", GROUPS, "day"), address.choice("since", SPANS, "30d")
     seconds = seconds_of(span)
     return by, span, None if seconds is None else now() - timedelta(seconds=seconds)

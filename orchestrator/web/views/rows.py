@@ -45,33 +45,35 @@ HEADS = {
 }
 """Titles of the columns that sort the list."""
 FIELD = "answer."
-"""Prefix of the name of a field that sorts the list."""
+"""Prefix of the name of an answer's field that sorts the list."""
 MOST_SORTED = 2_000
-"""Maximum number of rows to sort by a field of their answers, as each answer must be read."""
+"""Maximum rows to sort by a field of their answers, because each answer must be read."""
 CHUNK = 500
 """Rows of a download that are read at a time."""
 MOST_FIELDS = 6
-"""Maximum number of fields of an answer with a column on the page; the download has all."""
+"""Maximum fields of an answer with a column on the page. The download has all fields."""
 CELL = 200
-"""Maximum number of characters of an answer in a cell."""
+"""Maximum characters of an answer in a cell."""
 PICTURES = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8", "image/gif": b"GIF8", "image/webp": b"RIFF"}
 PLACES = 20
-"""Maximum number of a quote's places that get a link; all places are marked."""
+"""Maximum places of a quote that get a link. All places are marked."""
 MOST_SHOWN = 200_000
-"""Maximum number of characters of a text on a page; the raw lines have all of it."""
+"""Maximum characters of a text on a page. The raw lines have the whole text."""
 AROUND = 500
 """Characters shown on both sides of each later mark."""
 
 
 class RowQuery(Struct, frozen=True):
-    """Conditions that an address states, in the form that the page shows and in the store's form."""
+    """Conditions of an address, in the form that the page shows and in the store's form."""
 
     stated: dict[str, str]
     wanted: RowFilter
 
     @classmethod
     def of(cls, address: PageAddress) -> RowQuery:
-        """Read the conditions of an address; an unknown column is left out. Raises UsageError for another state."""
+        """Read the conditions of an address. An unknown column is left out. Raises UsageError for an unknown
+        state.
+        """
         stated = {name: address.query.get(name, "").strip() for name in ("state", "code", "task", "q", "sort")}
         state = address.choice("state", tuple(RequestState))
         order = stated["sort"].removeprefix("-")
@@ -133,7 +135,7 @@ def rows(reader: HomeReader, address: PageAddress) -> View:
 def _by_field(
     reader: HomeReader, job: Job, query: RowQuery, tasks: list[str], every: list[FinishedRow], page: int
 ) -> View:
-    """Show a page of rows sorted by a field of their answers; rows without it come last."""
+    """Show a page of rows sorted by a field of their answers. Rows without this field come last."""
     fields, answers = _answers(reader, job, query, tasks, every)
     column = fields.index(query.field) if query.field in fields else None
     shown = list(zip(every, answers, strict=True))
@@ -151,7 +153,6 @@ def _by_field(
 
 
 def _sort_key(cell: str) -> tuple[bool, float, str]:
-    """Sort numbers by size, ahead of texts."""
     try:
         return False, float(cell), ""
     except ValueError:
@@ -194,7 +195,7 @@ def _view(
 def _answers(
     reader: HomeReader, job: Job, query: RowQuery, tasks: list[str], found: list[FinishedRow]
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the columns of the answers (one per field, if a single task is shown), and their cells by row."""
+    """Return the answers' columns and cells. If a single task is shown, each of its fields has a column."""
     task = query.stated["task"] or (tasks[0] if len(tasks) == 1 else "")
     layout = Layout(job.id, {name: kind for name, kind in schemas_of(job).items() if name == task}, flat=True)
     answers = layout.answers
@@ -216,7 +217,7 @@ def _cell(value: Any) -> str:
 def download(reader: HomeReader, address: PageAddress) -> Iterator[bytes]:
     """Yield the filtered rows of a job in input order as JSONL or CSV, as `orch fetch --partial` writes them.
 
-    Raises UsageError for an unknown job or form, and StorageError, in the middle, if a result file is gone.
+    Raises UsageError for an unknown job or form. Raises StorageError, in the middle, if a result file is gone.
     """
     job, query, form = found_job(reader, address), RowQuery.of(address), address.path["form"]
     if form not in ("csv", "jsonl"):
@@ -268,7 +269,7 @@ def row(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _neighbour(reader: HomeReader, job: Job, query: RowQuery, **place: int) -> int | None:
-    """Return the number of the next row that matches the filter of the address, or None."""
+    """Return the number of the next row that matches the address's filter, or None."""
     found: list[FoundRow] = reader.store.rows_by_document.page(job.id, query.wanted, 1, **place)
     return found[0].row.seq if found else None
 
@@ -302,7 +303,7 @@ def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """Yield the quotes of an answer with their places; `mark` is the number of a place marked in the text."""
+    """Yield an answer's quotes with their places. `mark` numbers the places that are marked in the text."""
     mark = 0
     for quote in exchange.quotes:
         places = []
@@ -316,7 +317,7 @@ def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
-    """Return a question in pieces; passages that the answer quotes are marked."""
+    """Return a question in pieces. The passages that the answer quotes are marked."""
     at = exchange.text_at
     places = () if at is None else [place for quote in exchange.quotes for place in quote.places]
     start = 0 if at is None else at.start
@@ -325,7 +326,6 @@ def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
 
 
 def _address_of(part: dict[str, Any]) -> str | None:
-    """Return the address of a picture in a message."""
     held = part.get("image_url")
     found = held.get("url") if isinstance(held, dict) else held
     return found if isinstance(found, str) else None
@@ -359,7 +359,6 @@ def _pretty(value: Any) -> str:
 
 
 def _answer(output: Any) -> str | None:
-    """Format an answer for display; JSON gets a line per field."""
     if output is None:
         return None
     return _raw(output.encode("utf-8", "replace")) if isinstance(output, str) else _pretty(output)
