@@ -1,6 +1,6 @@
-"""The owner of a home's daemon, by a lock on the home. The kernel drops the lock when its process ends.
+"""The owner of a home's daemon, found by a lock on the home. The kernel drops the lock when its process ends.
 
-This module is separate from the daemon, so that a command that only asks who runs does not import the daemon.
+This module is separate, so that a command that only asks for the owner does not import the daemon.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from orchestrator.core.errors import StorageError
 from orchestrator.settings.home import Home
 
 READER_SECONDS = 0.001
-"""Pause before another try to take a lock that readers hold."""
+"""Seconds until the next try to take a lock that readers hold."""
 
 
 class Holder(Struct, frozen=True):
-    """The owner of a home's daemon."""
+    """The process that owns a home's daemon."""
 
     pid: int
     command: str
@@ -40,9 +40,9 @@ class Holder(Struct, frozen=True):
 
 @contextmanager
 def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | None]:
-    """Take a home's daemon lock: yields None if the lock is ours now, else its owner.
+    """Take a home's daemon lock. Yield None if it is ours now, else its owner.
 
-    `command` tells people which program has the lock; default: this process's `orch` command.
+    `command` is the name under which people see this process; None means its `orch` command.
     """
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -66,7 +66,7 @@ def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | Non
 
 
 def _taken(lock: IO[bytes]) -> bool:
-    """Take a home's lock; False if a daemon has it. Waits for readers, who hold it shared for a moment."""
+    """Take a home's lock. False if a daemon has it. Waits for readers, who hold it shared for a moment."""
     while not _flocked(lock, fcntl.LOCK_EX):
         if not _flocked(lock, fcntl.LOCK_SH):
             return False
@@ -93,7 +93,7 @@ def _write(lock: IO[bytes], text: str) -> None:
 def running_daemon(home: Home) -> Holder | None:
     """Return the owner of a home's daemon, or None. Holds the lock shared for a moment (see `_taken`)."""
     try:
-        lock = home.lock.open("rb")  # a home may be read even if it cannot be written
+        lock = home.lock.open("rb")  # a home may be readable but not writable
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
 KEPT = timedelta(days=1)
-"""How long orch retries a report or alert. Jobs that ended longer ago get no report."""
+"""How long orch retries a report or alert. A job that ended longer ago gets no report."""
 REPORT = "report"
 MOST_SUBJECT = 100
-"""Maximum number of characters of an alert in a subject."""
+"""Maximum characters of an alert in a subject."""
 
 
 class Obstacle(Struct, frozen=True):
-    """The obstacle that keeps a job from continuing, and when it began. Another `code` is another obstacle."""
+    """The reason why a job cannot continue, and its start. A different `code` is a different obstacle."""
 
     code: str
     text: str
@@ -55,7 +55,7 @@ class Obstacle(Struct, frozen=True):
 
 
 class Standstill(Struct, frozen=True):
-    """A daemon's reasons why rows do not run, by job id, and its servers' reports, by the server's name.
+    """A daemon's reasons why rows do not run, by job id, and the health reports of its servers, by backend.
 
     `notices` are the daemon's other messages.
     """
@@ -66,7 +66,9 @@ class Standstill(Struct, frozen=True):
 
 
 class Monitor:
-    """Checks once a minute, in its own thread: a mail server that does not answer delays no row."""
+    """Looks for messages once a minute, in its own thread, so that a mail server that does not answer delays no
+    row.
+    """
 
     def __init__(self, store: Store, config: Config, given: Sequence[Channel] | None = None) -> None:
         self._store = store
@@ -78,7 +80,7 @@ class Monitor:
         self._thread: threading.Thread | None = None
 
     def use(self, config: Config) -> None:
-        """Apply new settings from the next look on."""
+        """Use these settings from the next look on."""
         self._config = config
 
     @property
@@ -90,7 +92,7 @@ class Monitor:
         return channels(self._config)
 
     def tick(self, standstill: Callable[[], Standstill], now: datetime) -> None:
-        """Start a look if a minute has passed and the previous look is over."""
+        """Start a look if a minute has passed and the last look has ended."""
         if self._thread is not None and self._thread.is_alive():
             return
         if self._at is not None and self._at <= now < self._at + EVERY:
@@ -111,7 +113,7 @@ class Monitor:
     def look(self, standstill: Standstill, now: datetime) -> None:
         """Find new messages, and send all unsent messages. Raises StorageError.
 
-        A problem with one job or channel is logged, and does not affect others.
+        A problem with one job or channel is logged, and does not affect the others.
         """
         home = self._home.identity()
         for notice in (*standstill.notices, *self._nights(home, now)):
@@ -125,14 +127,14 @@ class Monitor:
         self._send(home, now)
 
     def _look_at(self, job: Job, standstill: Standstill, now: datetime) -> None:
-        # Only the events of an unbuilt job matter.
+        # An unbuilt job has only events to look at.
         watched = self._watched(job, standstill, now) if job.built_at is not None else None
         watched = watched or MonitoredJob(job, Counts(), events=self._store.jobs.events(job.id))
         for alert in alerts.due(watched, self._config.alerts, now):
             self._raise(alert, now)
 
     def _nights(self, home: str, now: datetime) -> Iterator[Notice]:
-        """Yield notices of nights that failed before they had a job to report about."""
+        """Yield notices of nights that failed before they had a job that could be reported."""
         for name, night in self._store.schedules.failed_without_job(home, now - KEPT):
             reason = night.reason.partition("\n")[0]
             again = f"it waits for you: fix it, then run it with `orch schedule run {name}`"
@@ -140,7 +142,7 @@ class Monitor:
             yield Notice(AlertKind.NIGHT, what, f"{name}, night of {night.name}: {reason}", again)
 
     def _end(self, job_id: JobId, now: datetime) -> None:
-        """Queue the messages about a finished job, and its report for every channel."""
+        """Queue the messages about an ended job, and its report for every channel."""
         quality, job = self._store.quality.of(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
         watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
@@ -175,11 +177,11 @@ class Monitor:
         return None if outlook is None else outlook.chance
 
     def _raise(self, alert: Alert, now: datetime) -> None:
-        """Queue an alert for every channel. The first time, record the alert as an event of its job."""
+        """Queue an alert for every channel. The first time, record it as an event of its job."""
         for channel in self._channels:
             key = f"{alert.key}|{channel.name}"
             self._store.alerts.add(AlertRecord(key, now, alert.kind, alert.job.id, alert.message, alert.action))
-        # Last, so that a recorded alert has the messages for all its channels.
+        # Last, so that a recorded alert has messages for all its channels.
         if self._store.alerts.add(
             AlertRecord(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)
         ):
@@ -188,7 +190,7 @@ class Monitor:
             log.warning("%s: %s", alert.job.id, told)
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:
-        """Queue, for every channel, a notice that concerns no job; log it the first time."""
+        """Queue a notice without a job for every channel. The first time, log it."""
         for channel in self._channels:
             key = f"{notice.key}:{home}|{channel.name}"
             self._store.alerts.add(AlertRecord(key, now, notice.kind, None, notice.message, notice.action, home=home))
@@ -222,7 +224,7 @@ class Monitor:
             self._store.alerts.sent(told.key, now)
 
     def _put_off(self, told: AlertRecord, why: str, now: datetime) -> None:
-        """Schedule a retry: after a minute, then after twice as long each time, up to an hour."""
+        """Schedule a retry after a minute. Each further retry waits twice as long, up to an hour."""
         _, pause = self._again.get(told.key, (now, 0.0))
         if not pause:
             what = REPORT if told.kind == REPORT else f"{told.kind} alert"
@@ -270,7 +272,7 @@ class Monitor:
 
 
 def _nothing_runs(shard: Shard) -> Decimal:
-    """Return the cost of an ended job's running batches: none, as all costs are booked."""
+    """Return zero: all costs of an ended job are booked."""
     return Decimal(0)
 
 
@@ -286,7 +288,7 @@ def _apart(what: str) -> Iterator[None]:
 
 
 def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
-    """Return the trouble of our own server that has work while no upstream answers, by its own report."""
+    """Return the trouble of our own server if it has work and no upstream answers, by its health report."""
     if (first := lost(health)) is None:
         return None
     seconds = float(first["problem_seconds"])
@@ -294,6 +296,6 @@ def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
 
 
 def problem_code(error: OrchError) -> str:
-    """Return an error's kind, with the backend's own code."""
+    """Return an error's kind, with the backend's own code if it has one."""
     word = (error.code or error.status) if isinstance(error, BackendRefused) else None
     return error.kind if word is None else f"{error.kind}:{word}"

@@ -1,4 +1,4 @@
-"""Messages of a daemon that concern no job, and the isolation of its parts."""
+"""Messages of a daemon without a job, and the isolation of the daemon's parts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ log = logging.getLogger(__name__)
 
 
 class Notices:
-    """Messages kept until the monitor takes them; each is reported once."""
+    """Messages kept until the monitor takes them. Each is reported once."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._open: dict[str, Notice] = {}
 
     def add(self, notice: Notice) -> None:
-        """Add a message."""
         self._open[notice.key] = notice
 
     def taken(self) -> list[Notice]:
-        """Return all messages, and forget them."""
+        """Return all messages, and drop them."""
         found, self._open = [*self._open.values()], {}
         return found
 
     @contextmanager
     def apart(self, what: str) -> Iterator[None]:
-        """Isolate a part: its error is logged and reported, and the part runs again later.
+        """Isolate a part of the daemon: its error is logged and reported, and the part runs again later.
 
         Raises StorageError if the error concerns the home.
         """

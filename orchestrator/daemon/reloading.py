@@ -1,7 +1,7 @@
-"""Reloads orch.toml while a daemon runs: applies edits, and reports changes that it cannot apply.
+"""Reloading of orch.toml while a daemon runs: applies edits, and reports changes that it cannot apply.
 
-An edit counts once two checks in a row have read the same text, because a file may be read half written. A broken,
-missing or empty file is refused, and the previous settings stay in force.
+An edit counts once two consecutive checks have read the same text, because a file may be read half written. A broken,
+missing or empty file is refused, and the settings stay.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from orchestrator.settings.telemetry import Telemetry
 
 SECRETS = ("api_key_env", "webhook_secret_env")
 _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
-"""Settings that say where the home's state is stored, and the variables that override them."""
+"""Settings of where the home's state is stored, and the variables that override them."""
 
 
 class Reloader:
-    """Checks a daemon's settings file. `check` raises OrchError for invalid settings."""
+    """Checks a daemon's settings file for edits. `check` raises OrchError for invalid settings."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class Reloader:
         self.in_force = InForce(os.getpid(), str(config.home), None, "", "")
 
     def begin(self, now: datetime) -> None:
-        """Record the settings in force from the start."""
+        """Record the settings with which the daemon starts."""
         self._hold(now, ())
 
     @property
     def moves_to(self) -> Path | None:
-        """Home that the file now names, if it is not this daemon's."""
+        """The home that the file now names, if it is another than the daemon's."""
         said, above = self._wanted.said.get("home"), self._environ.get(_PLACES["home"])
         if above or said == self._began.get("home") or not isinstance(said, str):
             return None
         return home_beside(self.config.path, said)
 
     def look(self, now: datetime) -> str | None:
-        """Apply an edit and return a message about it, or None. `config` then has the settings in force."""
+        """Apply an edit and return a message about it, or None. `config` then has the current settings."""
         if self.config.path is None:
             return None
         found = _read(self.config.path)
@@ -83,7 +83,7 @@ class Reloader:
         return "\n".join([f"{self.config.path} was edited: the new settings are in force", *self.in_force.told])
 
     def _taken_back(self) -> str | None:
-        """Note that the file is again as it was when last applied."""
+        """Note that the file is as it was when last applied."""
         if self._refused is None:
             return None
         self._refused = None
@@ -115,10 +115,11 @@ class Reloader:
 def adopt(
     held: Config, wanted: Config, began: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[Config, list[str]]:
-    """Return the settings in force from now on, and the wanted changes that need a restart.
+    """Return the settings to use from now on, and the wanted changes that need a restart.
 
-    `began` is what the file said at the start about where the state is stored: neither this nor the environment can
-    change. A setting with an unset variable stays as it was, and a new backend without its key is left out.
+    `began` has the file's settings of where the state is stored, as they were at the start: neither they nor the
+    environment can change. A setting whose variable is not set stays as it was, and a new backend without its key is
+    left out.
     """
     backends: dict[str, Backend] = {}
     said = wanted.said
@@ -187,7 +188,7 @@ def _variables(reports: Reports) -> Iterator[tuple[str, str]]:
 
 
 def _read(path: Path) -> str | InputError:
-    """Return a settings file's content, or why it cannot be read."""
+    """Return a settings file's content, or the reason why it cannot be read."""
     try:
         return text_of(path.read_bytes(), path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Shards: planned with their rows in one transaction, then moved by compare-and-set."""
+"""Shards: stored together with their rows in one transaction, then moved by compare-and-set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_CANARY, IS_UNCLEAN, IS_WAITING, jobs, keeps_from, requests, shards
 
 PAGE = 1000
-# Built once, since building a statement takes three times as long as executing it.
+# Built once, because building a statement takes three times as long as executing it.
 _BY_ID = select(shards).where(shards.c.id == bindparam("shard"))
 _OF_JOB = select(shards).where(shards.c.job_id == bindparam("job")).order_by(shards.c.number)
 _UNCLEAN = (
@@ -70,12 +70,14 @@ class Shards:
     def __init__(self, database: Database) -> None:
         self._db = database
         self.numbering = Lock()
-        """Held from the choice of a new shard's number until the shard is recorded: several threads make shards."""
+        """Held from the choice of a new shard's number until the shard is stored, because several threads make
+        shards.
+        """
 
     def add(self, shard: Shard, rows: Range, avoid: tuple[str, ...] = (), *, canary: bool = False) -> None:
-        """Record a shard and give it the waiting rows of a range that avoid exactly `avoid`, all or nothing.
+        """Store a shard and give it the waiting rows of a range that avoid exactly `avoid`, all or nothing.
 
-        With `canary`, only canary rows. Raises StateConflict if the number of such rows has changed.
+        With `canary`, only canary rows count. Raises StateConflict if the number of such rows has changed.
         """
         c = requests.c
         take = (
@@ -98,8 +100,9 @@ class Shards:
                 raise StateConflict(f"{rows.rows} rows were to go into shard {shard.id}, but {taken} wait")
 
     def adopt(self, shard: Shard, custom_ids: Collection[str]) -> int:
-        """Record a shard for an existing batch with its rows that still wait; return the number of these rows. If no
-        row waits, record nothing.
+        """Store a shard for an existing batch with its rows that still wait, and return their number.
+
+        If no row waits, nothing is stored.
         """
         c = requests.c
         query = select(c.seq, c.endpoint, c.model, c.length, c.max_output, IS_WAITING.label("waits"))
@@ -134,18 +137,18 @@ class Shards:
             return (tx.scalar(select(func.max(shards.c.number)).where(shards.c.job_id == job_id)) or 0) + 1
 
     def of_job(self, job_id: JobId) -> list[Shard]:
-        """Return the shards of a job, in order."""
+        """Return the shards of a job, in order of their numbers."""
         with self._db.read() as tx:
             return [_shard(row) for row in tx.execute(_OF_JOB, {"job": job_id})]
 
     def of_backend(self, backend: str) -> Iterator[Shard]:
-        """Yield a backend's shards of every job, oldest first."""
+        """Yield a backend's shards of every job, the oldest first."""
         query = select(shards).where(shards.c.backend == backend).order_by(shards.c.created_at, shards.c.id)
         for row in self._db.stream(query, PAGE):
             yield _shard(row)
 
     def asked_at(self, backend: str, batch_id: str) -> datetime | None:
-        """Return when orch asked a backend for a batch; None if the batch is not ours."""
+        """Return when orch asked a backend for a batch, or None if the batch is not ours."""
         c = shards.c
         query = select(c.intended_at, c.created_at).where(c.backend == backend, c.batch_id == batch_id).limit(1)
         with self._db.read() as tx:
@@ -160,20 +163,20 @@ class Shards:
             return tx.execute(select(c.id).where(c.backend == backend, is_used).limit(1)).first() is not None
 
     def of_account(self, backend: str, account: str, newest: int = 3) -> list[Shard]:
-        """Return the newest shards with a batch of an account at a backend."""
+        """Return an account's newest shards with a batch at a backend."""
         c = shards.c
         query = select(shards).where(c.backend == backend, c.account == account, c.batch_id.is_not(None))
         with self._db.read() as tx:
             return [_shard(row) for row in tx.execute(query.order_by(c.submitted_at.desc()).limit(newest))]
 
     def adopt_account(self, backend: str, known: str, account: str) -> None:
-        """Move shards of one account of a backend to another, since both names mean the same account."""
+        """Move a backend's shards from one account to another, because both names mean the same account."""
         mine = update(shards).where(shards.c.backend == backend, shards.c.account == known)
         with self._db.write() as tx:
             tx.execute(mine.values(account=account))
 
     def unclean(self, home: str) -> list[Shard]:
-        """Return a home's finished shards whose remote files are still to be deleted or looked for."""
+        """Return a home's ended shards whose remote files are still to be deleted or looked for."""
         with self._db.read() as tx:
             return [_shard(row) for row in tx.execute(_UNCLEAN, {"home": home})]
 
@@ -188,7 +191,7 @@ class Shards:
             return [_shard(row) for row in tx.execute(query)]
 
     def intended_since(self, backend: str, since: datetime) -> int:
-        """Count the batches requested from a backend since a time."""
+        """Return the number of batches requested from a backend since a time."""
         query = select(func.count()).where(
             shards.c.backend == backend, shards.c.intended_at >= since, shards.c.preflight.is_(None)
         )
@@ -196,7 +199,9 @@ class Shards:
             return tx.scalar(query) or 0
 
     def told_tokens(self, backend: str, model: str, newest: int = 20) -> tuple[int, int]:
-        """Return the total prompt tokens of the newest completed batches: our estimate, and the provider's figure."""
+        """Return the total prompt tokens of the newest completed batches, by our estimate and by the provider's
+        count.
+        """
         c = shards.c
         recent = (
             select(c.tokens, c.provider_input_tokens)
@@ -218,7 +223,7 @@ class Shards:
         return int(estimated), int(told or 0)
 
     def durations(self, backend: str, newest: int = 200) -> list[tuple[float, float]]:
-        """Return seconds from submission to the first row, and to the end, for the newest ended batches."""
+        """Return the seconds from submission to the start and to the end, for the newest ended batches."""
         with self._db.read() as tx:
             return [
                 ((began - sent).total_seconds(), (ended - sent).total_seconds())
@@ -226,7 +231,9 @@ class Shards:
             ]
 
     def longest_file_wait(self, backend: str, newest: int = 200) -> timedelta | None:
-        """Return the longest time from a batch's end to its files, over a backend's newest ones; None if unknown."""
+        """Return the longest time from a batch's end to its files, among a backend's newest batches, or None if
+        unknown.
+        """
         c = shards.c
         query = (
             select(c.ended_at, c.status_at, c.collected_at)
@@ -246,8 +253,8 @@ class Shards:
             return [_shard(row) for row in reversed(tx.execute(_SENT, {"backend": backend, "newest": newest}).all())]
 
     def counted_since(self, backend: str, since: datetime) -> list[Shard]:
-        """Return every job's shards that are at a backend or ended there after `since`. Shards of
-        preflight rows count too.
+        """Return every job's shards that are at a backend or ended there after `since`, including shards of preflight
+        rows.
         """
         query = select(shards).where(shards.c.backend == backend)
         query = query.where(or_(shards.c.ended_at > since, shards.c.state.in_(AT_BACKEND)))
@@ -257,7 +264,7 @@ class Shards:
     def move(self, shard: Shard, to: ShardState, **facts: Any) -> None:
         """Move a shard from the state in which it was read. Raises StateConflict if it has moved since.
 
-        A superseded job sends nothing: its shards cannot go to `submitting`.
+        A superseded job sends nothing, so its shards cannot go to `submitting`.
         """
         if to not in TRANSITIONS[shard.state]:
             raise StateConflict(f"shard {shard.id} cannot go from {shard.state} to {to}")
@@ -267,14 +274,14 @@ class Shards:
             self._change(tx, shard, state=to, **facts)
 
     def dissolve(self, shard: Shard, reason: str) -> None:
-        """Give up an unsent shard: its rows wait for another shard."""
+        """Cancel an unsent shard. Its rows wait for another shard."""
         with self._db.write() as tx:
             self._change(tx, shard, state=ShardState.CANCELLED, held=reason)
             mine = update(requests).where(requests.c.shard_id == shard.id, requests.c.state == RequestState.PENDING)
             tx.execute(mine.values(shard_id=None))
 
     def note(self, shard: Shard, **facts: Any) -> None:
-        """Record facts about a shard that is still in the state in which it was read."""
+        """Store facts about a shard that is still in the state in which it was read. Raises StateConflict."""
         self._update(shard, **facts)
 
     def _update(self, shard: Shard, **values: Any) -> None:

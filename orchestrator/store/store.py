@@ -1,4 +1,7 @@
-"""All groups of methods on one database, imported on use: naming `Store` as a type needs no database library."""
+"""All groups of operations on one database.
+
+They are imported on use, so the type `Store` needs no database library.
+"""
 
 from __future__ import annotations
 
@@ -48,36 +51,35 @@ _MODULES = {
     "refused_fields": "refused_fields", "holds": "refusal_holds", "stages": "reduce_rows", "telemetry": "telemetry",
     "daemon_fences": "daemon_fence",
 }  # fmt: skip
-"""The module of each group of operations below."""
 
 
 class Store:
     """All operations on one database. Each group is imported at its first use."""
 
-    jobs: Jobs  # a row for each job; tags, events, documents
-    rows: Rows  # a row for each request: identity, state, and the place of its result line
+    jobs: Jobs  # a row per job; tags, events, documents
+    rows: Rows  # a row per request: identity, state, and the byte range of its result line
     known: Known  # earlier outcomes of requests, other jobs' answers, equal rows
     sizes: Sizes  # amounts of work, and lengths of prompts and answers
-    shards: Shards  # a row for each batch; moves by compare-and-set
-    ledger: Ledger  # a line for every row with a paid answer
+    shards: Shards  # a row per batch; moves by compare-and-set
+    ledger: Ledger  # a line for each row with a paid answer
     schedules: Schedules  # schedules and their nights
     alerts: AlertRecords  # messages to people
     awaited: AwaitedRows  # rows that await another job's rows
-    canary: CanaryRows  # the first rows of a job, which go alone
-    escalations: Escalations  # answers that are re-asked
+    canary: CanaryRows  # the rows of a job that are sent first and alone
+    escalations: Escalations  # rows that are asked again after a bad answer
     comparisons: Comparisons  # two runs side by side
     failures: Failures  # failed rows, and when they began to fail
     engine_holds: EngineHolds  # GPUs that engines have held
     engine_rates: MeasuredRates  # measured throughput of our own engines
-    forecasts: Forecasts  # forecasts and actual results
+    forecasts: Forecasts  # forecasts and their outcomes
     removals: Removals  # database work of gc
     limits: LearnedLimits  # limits and pauses learned from refusals
     observations: Observations  # other inputs of plans: progress of engines, finishing times of jobs
-    rows_by_document: RowsByDocument  # rows by document, with the places of their request lines
-    proofs: Proofs  # sets of fields that models have answered
+    rows_by_document: RowsByDocument  # rows by document, with the byte ranges of their request lines
+    proofs: Proofs  # field sets that models have answered
     lost: LostRows  # rows that were paid for and whose answers are lost
     outputs: Outputs  # outputs written outside the home
-    quality: Qualities  # comparisons of answers with known ones
+    quality: Qualities  # comparisons of answers with known answers
     quarantine: Quarantine  # failures that are not asked again
     refused_fields: RefusedFields  # fields that models have refused
     holds: RefusalHolds  # rows that wait because a backend refuses all of their kind
@@ -99,12 +101,11 @@ class Store:
 
     @property
     def is_shared(self) -> bool:
-        """True if other machines reach the same database."""
+        """True if other machines may use the same database."""
         return not self._database.is_sqlite
 
     @property
     def has_written(self) -> bool:
-        """True if this store has written anything."""
         return self._database.has_written
 
     def before_naming_files(self, wait: Callable[[], None]) -> None:
@@ -113,12 +114,12 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 10.0, fence: DaemonFence | None = None) -> Store:
-        """Open a store and migrate its schema. With a `fence`, older daemons of the home cannot write any more.
+        """Open a store and migrate its schema. With a `fence`, older daemons of the home can no longer write.
 
         Raises StorageError.
         """
         if fence is not None:
-            # First without the fence, since transactions left by earlier daemons may block any that need the fence.
+            # First without the fence, because transactions of earlier daemons may block any that need it.
             with cls.open(url, timeout=timeout) as store:
                 store.daemon_fences.take(fence)
         store = cls(url, timeout=timeout, fence=fence)
@@ -130,7 +131,6 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Close every connection."""
         self._database.close()
 
     def __enter__(self) -> Store:

@@ -1,4 +1,4 @@
-"""The thread that sends finished work to a receiver. No job ever waits for it."""
+"""The thread that sends ended work to a receiver. No job ever waits for it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 LONGEST_PAUSE = 300.0
-"""Longest pause in seconds between attempts to send to a receiver that accepts nothing."""
+"""Maximum seconds between attempts to send to a receiver that accepts nothing."""
 IDLE_SHARE = 20.0
-"""Pause after a look, as a multiple of the time that the look took."""
+"""Pause after a look, as a multiple of the look's duration."""
 END_SECONDS = 3.0
-"""Seconds that a stopping daemon spends on sending what is left; the next daemon sends the rest."""
+"""Seconds that a stopping daemon spends on unsent data. The next daemon sends the rest."""
 KEPT = timedelta(days=1)
-"""Unsent data older than this is dropped."""
+"""Age at which unsent data is dropped."""
 MOST_SPANS = 256
-"""Maximum number of spans in a request: with content, a few megabytes."""
+"""Maximum number of spans in a request; with content, they are a few megabytes."""
 
 
 class Exporter:
-    """Sends a home's finished work to a receiver. A thread calls `tell` with messages for the user."""
+    """Sends a home's ended work to a receiver. Its thread calls `tell` with messages for the user."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class Exporter:
         self.use(config)
 
     def use(self, config: Config) -> None:
-        """Apply new settings; the thread starts with the first settings that name a receiver."""
+        """Use these settings from now on. The thread starts with the first settings that name a receiver."""
         self._config = config
         if self._thread is None and config.telemetry is not None:
             self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Send remaining data, for at most END_SECONDS."""
+        """Send the remaining data, for at most END_SECONDS."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(END_SECONDS)
@@ -98,7 +98,7 @@ class Exporter:
             self._receiver.close()
 
     def _look(self) -> bool:
-        """Send finished work; True if all of it was accepted."""
+        """Send ended work. True if the receiver accepted all of it."""
         settings = self._config.telemetry
         try:
             if settings is None or (receiver := self._open(settings)) is None:
@@ -110,7 +110,7 @@ class Exporter:
             return False
 
     def _open(self, settings: Telemetry) -> Receiver | None:
-        """Return the receiver in the settings; None, with a message, if it cannot be used."""
+        """Return the receiver in the settings, or None, with a message, if it cannot be used."""
         if self._receives == settings:
             return self._receiver
         if self._receiver is not None:
@@ -126,7 +126,7 @@ class Exporter:
         return self._receiver
 
     def _send(self, receiver: Receiver, settings: Telemetry) -> bool:
-        """Send the spans of finished work; unsent spans wait, and are dropped after a day."""
+        """Send the spans of ended work. Spans that cannot be sent wait, and are dropped after a day."""
         at = self._now()
         known = sent.read(self._home)
         # Work that ended before telemetry was switched on is not sent.
@@ -157,7 +157,10 @@ class Exporter:
     def _try(
         self, receiver: Receiver, settings: Telemetry, ended: EndedWork, done: SentLog
     ) -> tuple[SentLog, str | None]:
-        """Send the spans of a finished job or shard; return the new log, and why the receiver refuses all."""
+        """Send the spans of an ended job or shard.
+
+        Return the new log, and the reason if the receiver accepts nothing.
+        """
         taken = refused = 0
         try:
             spans = self._reader.spans(ended, settings)

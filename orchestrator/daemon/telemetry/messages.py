@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.daemon.telemetry.spans import Value
 
 MOST_CHARACTERS = 20_000
-"""Longest text in characters: receivers limit the size of a request, and people read the texts."""
+"""Maximum characters of a text, because receivers limit the size of a request."""
 
 
 def content_of(body: Mapping[str, Any], answer: str | None, finish_reason: str | None) -> dict[str, Value]:
@@ -28,7 +28,7 @@ def content_of(body: Mapping[str, Any], answer: str | None, finish_reason: str |
 
 
 def bounded(text: str) -> str:
-    """Cut a text to the size of a span."""
+    """Return a text, cut to the maximum length."""
     if len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"
@@ -51,7 +51,7 @@ def _parts(content: Any) -> Iterable[dict[str, Any]]:
         elif isinstance(part, dict) and isinstance(said := part.get("text"), str):
             yield _text(said)
         elif isinstance(part, dict):
-            # Pictures and files have megabytes: the span names only their type.
+            # Pictures and files have megabytes, so the span has only their type.
             yield _text(f"({part.get('type', 'part')}, left out)")
 
 

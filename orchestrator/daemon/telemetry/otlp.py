@@ -1,7 +1,7 @@
-"""OTLP over HTTP: spans and histograms as protobuf, and the client of their receiver.
+"""OTLP over HTTP: spans and histograms as protobuf, and the client that sends them to a receiver.
 
-https://opentelemetry.io/docs/specs/otlp/ (1.x). The messages are from the package opentelemetry-proto (extra
-`otel`). The store has recorded the data already, so an SDK, which measures live calls, is of no use.
+https://opentelemetry.io/docs/specs/otlp/ (1.x). The message types come from the package opentelemetry-proto (extra
+`otel`). No SDK is used: an SDK measures live calls, and the store has recorded the data already.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from orchestrator.settings.telemetry import Telemetry
 
 TIMEOUT_SECONDS = 10.0
 REFUSED = frozenset({400, 413, 422})
-"""Statuses of a permanently bad request; after any other status, the same request may be accepted later."""
+"""Statuses of a permanently bad request. After any other status, the same request may be accepted later."""
 WITHOUT_METRICS = REFUSED | {404, 405, 501}
-"""Final statuses for metrics: a receiver of traces alone has no address for metrics, and traces must not wait."""
+"""Final statuses for metrics. A receiver of traces only has no address for metrics, and traces must not wait."""
 TOO_LARGE = 413
 MOST_ATTRIBUTES = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,11 +71,13 @@ class Receiver:
         self._scope = InstrumentationScope(name="orch", version=__version__)
 
     def close(self) -> None:
-        """Close its connections."""
         self._client.close()
 
     def send_spans(self, spans: Sequence[TraceSpan]) -> int:
-        """Return the number of accepted spans; the others were refused for good. Raises BackendError."""
+        """Send spans, and return how many the receiver accepted.
+
+        It refused the others for good. Raises BackendError.
+        """
         scoped = ScopeSpans(scope=self._scope, spans=[_span(span) for span in spans])
         resourced = ResourceSpans(resource=self._resource, scope_spans=[scoped])
         status, body = self._post("traces", ExportTraceServiceRequest(resource_spans=[resourced]), REFUSED)
@@ -90,7 +92,7 @@ class Receiver:
         return max(0, len(spans) - int(answer.partial_success.rejected_spans))
 
     def send_points(self, points: Iterable[HistogramPoint], since: datetime, now: datetime) -> bool:
-        """Send the metrics, which count since `since`; True if they were accepted. Raises BackendError."""
+        """Send the metrics, which count since `since`. True if the receiver accepted them. Raises BackendError."""
         by_metric: dict[str, list[HistogramDataPoint]] = {}
         for point in points:
             by_metric.setdefault(point.metric, []).append(_data_point(point, since, now))
@@ -126,7 +128,7 @@ def _value_of(header: str, variable: str, environ: Mapping[str, str]) -> str:
 
 
 def _decoded(message: Any, body: bytes) -> Any:
-    """Parse an answer's message; an invalid one, as from some receivers, counts as empty."""
+    """Parse an answer's message. Some receivers send an invalid one, which counts as empty."""
     try:
         message.ParseFromString(body)
     except DecodeError:
@@ -188,7 +190,7 @@ def _attributes(values: Mapping[str, Value]) -> list[KeyValue]:
 
 def _any(value: Value) -> AnyValue:
     match value:
-        case bool():  # before int, since a bool is one too
+        case bool():  # before int, because a bool is also an int
             return AnyValue(bool_value=value)
         case int():
             return AnyValue(int_value=value)

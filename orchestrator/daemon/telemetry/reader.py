@@ -1,4 +1,4 @@
-"""Reader of finished jobs and shards for telemetry: facts from the store, prompts and answers from the home."""
+"""Reader of ended jobs and shards for telemetry: facts from the store, prompts and answers from the home."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from orchestrator.store.rows_by_document import FoundRow
 from orchestrator.store.telemetry import Booked, Spread
 
 MOST_ROWS = 1000
-"""Maximum number of rows of a batch that get a span: if all rows fail, the first thousand show what is wrong."""
+"""Maximum number of rows of a batch with a span. If all rows fail, the first thousand show the cause."""
 
 
 class EndedWork(Struct, frozen=True):
-    """A finished job or shard. `key` is unique; a job that ends again has another key."""
+    """An ended job or shard. `key` is unique; a job that ends again gets another key."""
 
     key: str
     at: datetime
@@ -59,7 +59,7 @@ class EndedWork(Struct, frozen=True):
 
 
 class TraceReader:
-    """The telemetry data of a home, as `[telemetry]` requests; `config` returns the settings in force."""
+    """The telemetry data of a home that `[telemetry]` asks for. `config` returns the current settings."""
 
     def __init__(self, store: Store, home: Home, config: Callable[[], Config], now: Callable[[], datetime]) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class TraceReader:
         self._now = now
 
     def ended(self, since: datetime) -> list[EndedWork]:
-        """Return the jobs and shards that ended since a time, in order; the shards of a job come before the job."""
+        """Return the jobs and shards that ended since a time, in order. A job's shards come before the job."""
         home = self._home.identity()
         over = self._store.telemetry.ended_jobs(home, since)
         found = []
@@ -81,7 +81,7 @@ class TraceReader:
         return sorted(found, key=lambda one: (one.at, one.shard is None, one.key))
 
     def spans(self, ended: EndedWork, settings: Telemetry) -> Iterator[TraceSpan]:
-        """Yield the spans of a job or a shard, with those of its failed or sampled rows."""
+        """Yield the spans of a job or a shard, with the spans of its failed or sampled rows."""
         if ended.shard is None:
             yield from self._of_job(ended.job, ended.at, settings)
         else:
@@ -128,7 +128,7 @@ class TraceReader:
             exchange = exchange_at(self._store, self._home, job, found.row.seq)
             body = {} if exchange is None else exchange.body
         except JSON_ERRORS:
-            exchange = None  # its files are damaged: the row's span is sent without contents
+            exchange = None  # the job's files are damaged, so the row's span is sent without content
         if exchange is None:
             return _words(found)
         output, reason = exchange.merged["output"], exchange.merged["provenance"]["finish_reason"]
@@ -139,7 +139,7 @@ class TraceReader:
         return self._store.telemetry.booked(shard.id, TOKEN_BOUNDS)
 
     def _requested_model(self, job: Job, shard: Shard) -> str:
-        """Return the model's name at the shard's backend, by the current orch.toml."""
+        """Return the backend's name for a shard's model, by the current orch.toml."""
         names = models_of(self._config(), job)
         return resolve_model(shard.model, shard.backend, names) or rung_of(shard.model)[0]
 
@@ -160,13 +160,13 @@ def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -
 
 
 def _is_private(job: Job, settings: Telemetry) -> bool:
-    """True if contents and names of the user's files must not be sent to the receiver of traces."""
+    """True if contents and names of the user's files must not be sent to the receiver."""
     spec = spec_of(job)
     return spec is not None and spec.allow.location == "local" and not settings.stays_here
 
 
 def _words(found: FoundRow) -> dict[str, Value]:
-    """Return the message of a failed row, which may quote its answer."""
+    """Return a failed row's message, which may quote the row's answer."""
     message = found.row.error_message
     return {} if message is None else {"orch.error.message": bounded(message)}
 

@@ -1,4 +1,4 @@
-"""A home's record of the spans sent to its receiver, from which the next daemon continues."""
+"""A home's record of the spans sent to its receiver. The next daemon continues from it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from orchestrator.settings.home import Home
 
 Instant = Annotated[datetime, Meta(tz=True)]
 OVERLAP = timedelta(minutes=10)
-"""How long sent items are remembered by name, as an item may be committed slightly after its recorded end."""
+"""How long settled items are remembered by name: an item may be committed shortly after its recorded end."""
 
 
 class SentLog(Struct, frozen=True):
-    """Sent work. Everything that ended before `since` is settled; `ends` has later items that were sent or dropped.
+    """Sent work. All items that ended before `since` are settled; `ends` has later items that were sent or dropped.
 
-    `ends` maps these items to their end times. `sent` and `dropped` count spans. `failing` is why the receiver
-    accepts nothing now.
+    `ends` maps these items to their end times. `sent` and `dropped` count spans. `failing` is the reason why the
+    receiver accepts nothing now, or None.
     """
 
     since: Instant
@@ -34,12 +34,11 @@ class SentLog(Struct, frozen=True):
     failing: str | None = None
 
     def with_ended(self, key: str, at: datetime, *, sent: int = 0, dropped: int = 0) -> SentLog:
-        """Return the log with another settled item."""
         ends = {**self.ends, key: at}
         return replace(self, ends=ends, sent=self.sent + sent, dropped=self.dropped + dropped)
 
     def settled(self, until: datetime) -> SentLog:
-        """Return the log with everything settled that ended well before `until`."""
+        """Return the log with all items settled that ended well before `until`."""
         since = max(self.since, until - OVERLAP)
         return replace(self, since=since, ends={key: at for key, at in self.ends.items() if at >= since})
 
@@ -48,7 +47,7 @@ _decode = json_decoder(SentLog).decode
 
 
 def read(home: Home) -> SentLog | None:
-    """Read the log; None if it is missing or unreadable."""
+    """Return the log, or None if it is missing or unreadable."""
     try:
         return _decode(home.telemetry.read_bytes())
     except (OSError, *JSON_ERRORS):
