@@ -223,7 +223,6 @@ class _Measuring:
         self._over.set()
 
     async def _look(self) -> None:
-        """Check repeatedly for peaks, engines that no longer answer, and the time limit."""
         while not self._over.is_set():
             self._note_peaks()
             problems = [upstream.problem for upstream in self._upstreams]

@@ -211,7 +211,6 @@ class PointRows(RowSource):
 
 
 def _limited(body: bytes) -> bytes:
-    """Return the request with its answer limited to one token."""
     try:
         fields = _decode(body)
     except JSON_ERRORS:

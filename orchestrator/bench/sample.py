@@ -95,7 +95,6 @@ def take_sample(
 
 
 def _groups(path: Path) -> dict[tuple[str, str], list[Span]]:
-    """Return the positions of the lines by endpoint and model, in file order."""
     found: dict[tuple[str, str], list[Span]] = {}
     with path.open("rb") as file:
         for _, offset, raw in lines(file):

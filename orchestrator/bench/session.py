@@ -188,7 +188,6 @@ class Session:
         self, name: str, concurrency: int, *, mode: Mode = Mode.CONTINUOUS, window: float = 0.0,
         in_file_order: bool = False, one_token: bool = False,
     ) -> BenchPoint:  # fmt: skip
-        """Measure a point, or return it from the notebook."""
         if (known := self._known(name)) is not None:
             return known
         self.tell(BenchProgress(name, None, self._left(), self._eta()))
@@ -216,7 +215,6 @@ class Session:
         return max(1, SWEEP_POINTS - known) + sum(name not in self.notebook for name in others)
 
     def _eta(self) -> float | None:
-        """Return the approximate seconds until the bench ends; None until a point is measured."""
         return self._left() * self._spent / self._done if self._done else None
 
 

@@ -108,7 +108,6 @@ def _disputed(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling:
 
 
 def _grows(good: Sequence[SweepPoint]) -> bool:
-    """Return True if the last doubling still raised throughput."""
     highest = good[-1]
     lower = [point for point in good if 2 * point.concurrency <= highest.concurrency]
     return highest.rows_per_second >= GAIN * max((point.rows_per_second for point in lower), default=0.0)

@@ -136,7 +136,6 @@ def _engine(
 
 
 def _ready(driver: EngineDriver, model: str) -> EngineReport:
-    """Return the engine once it accepts rows. Raises BackendError if the engine does not start."""
     while True:
         report = next((one for one in driver.engines() if one.model == model), None)
         if report is not None and report.state is EngineState.WARM:
@@ -161,7 +160,6 @@ def require_no_daemon(home: Home) -> None:
 
 
 def _running(home: Home, base: BenchTarget) -> BenchTarget:
-    """Return the warm engines of the home's daemon."""
     health = fetch_health(home, base.backend)
     told: list[dict[str, Any]] = [] if health is None else health["engines"]
     warm = [one for one in told if one["model"] == base.model and one["state"] == EngineState.WARM.value]
@@ -175,7 +173,6 @@ def _running(home: Home, base: BenchTarget) -> BenchTarget:
 
 
 def _versioned(target: BenchTarget) -> BenchTarget:
-    """Add the engine's version if the engine reports one, as vLLM does."""
     root = target.urls[0].rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:

@@ -72,7 +72,6 @@ def acknowledge(
 def _check(
     documents: Sequence[str], job_id: str | None, everything: bool, note: str | None, take_back: bool, lists: bool
 ) -> None:
-    """Raise UsageError if options contradict each other or select nothing."""
     names_some = bool(documents) or job_id is not None
     if lists and (take_back or note is not None):
         raise UsageError("--list: only shows failures", hint="leave out --take-back and --note")
@@ -85,7 +84,6 @@ def _check(
 
 
 def _failures(context: Context, documents: Sequence[str], job_id: str | None) -> list[Failure]:
-    """Return the selected failures. Raises UsageError for a document without failures."""
     series = None if job_id is None else context.job(job_id).series
     found = list(context.store.failures.of_home(context.home.identity(), series))
     for name in documents:

@@ -420,7 +420,6 @@ def _examine_local(name: str, backend: LocalBackend, models: Mapping[str, str]) 
 
 
 def _examine_served(name: str, served: list[str], models: Mapping[str, str]) -> Iterator[Found]:
-    """Check that the upstreams list these models. Without a list, check nothing."""
     for model, named in models.items() if served else ():
         is_there = model in served or model == DEFAULT_MODEL
         found = "is there" if is_there else f"is not there{near_words(model, served)}; named {named}"

@@ -88,7 +88,6 @@ def _cost(found: Exchange) -> str:
 
 
 def _options(body: dict[str, Any]) -> str:
-    """Return a request's fields other than its texts and model."""
     rest = {name: value for name, value in body.items() if name not in _ASKED}
     return ", ".join(f"{name} {_words(value, indent=None)}" for name, value in rest.items())
 

@@ -46,7 +46,6 @@ def trials_side_by_side(first: Trial, second: Trial, width: int | None, most: in
 def _both(
     left: Exchange | None, right: Exchange | None, width: int | None, half: int, most: int | None
 ) -> list[Line]:
-    """Show the two rows side by side; a prompt that both share appears once."""
     both = [one for one in (left, right) if one is not None]
     lines = _title(both[0], width)
     if len(both) == 2 and messages(both[0].body) == messages(both[1].body):

@@ -155,7 +155,6 @@ def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterato
 
 
 def _show_answers(folder: Path) -> None:
-    """Show some answers, the number of right ones, and the cost."""
     job = json.loads(_orch(folder, "status", "--json", is_captured=True).stdout)[0]
     fetched = _orch(folder, "fetch", job["job"], is_captured=True).stdout
     rows = [json.loads(line) for line in fetched.splitlines()]
@@ -206,7 +205,6 @@ def _package(document: str) -> str:
 
 
 def _declared_families() -> Iterator[tuple[str, str]]:
-    """Yield each licence file's path and the family in its package's metadata."""
     for package in distributions():
         declared = _declaration(package)
         for path in package.files or ():
@@ -215,7 +213,6 @@ def _declared_families() -> Iterator[tuple[str, str]]:
 
 
 def _declaration(package: Distribution) -> str:
-    """Return the first short text in a package's metadata that names a licence family."""
     meta = package.metadata
     classifiers = [line for line in meta.get_all("Classifier") or () if line.startswith("License ::")]
     texts = [*(meta.get_all("License-Expression") or ()), *classifiers, *(meta.get_all("License") or ())]

@@ -239,7 +239,6 @@ def _check_fail_on(fail_on: FailOn | None, wait: bool) -> None:
 
 
 def _show(detail: status.JobDetail, fail_on: FailOn | None, as_json: bool) -> int:
-    """Show how a job ended. Return exit code 0 if all is well, else 1."""
     if as_json:
         print_json(detail.to_json())
     else:

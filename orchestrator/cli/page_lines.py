@@ -39,7 +39,6 @@ def page_lines(text: str, width: int, pages: Container[str]) -> Iterator[Line]:
 
 
 def _block(lines: Sequence[str], width: int, pages: Container[str]) -> Iterator[Line]:
-    """Yield the lines of a paragraph, a list item or a table."""
     if not lines:
         return
     if lines[0].startswith("|"):

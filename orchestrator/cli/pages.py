@@ -94,7 +94,6 @@ class _KeyFile:
         return self._ask_keys(lambda keys: keys.find(secret))
 
     def current(self, key_id: str) -> Key | None:
-        """Return the key with this id; None if it was revoked."""
         return self._ask_keys(lambda keys: keys.current(key_id))
 
     def _ask_keys(self, ask: Callable[[Keys], Answer]) -> Answer | None:

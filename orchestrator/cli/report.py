@@ -180,7 +180,6 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
 
 
 def _night(context: Context, which: str | None) -> NightReport:
-    """Return the report of the night or job that the user names. Raises UsageError if it does not exist."""
     from orchestrator.core.clock import night_of
     from orchestrator.reports.night_reader import jobs_of, jobs_of_run, night_before, night_report
 
@@ -207,7 +206,6 @@ def _night(context: Context, which: str | None) -> NightReport:
 
 
 def _job_of(context: Context, which: str) -> Job:
-    """Return the job that the user names in place of a night. Raises UsageError."""
     try:
         return context.job(which, tell=False)
     except UsageError as error:

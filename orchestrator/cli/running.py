@@ -53,7 +53,6 @@ def _driver(context: Context, job: Job, view: LiveProgress) -> Iterator[Driver]:
 
 
 def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
-    """Say what continues after Ctrl-C, how to follow it, and how to end it."""
     goes_on = f"{followed} continues {job.id}" if followed else CONTINUE
     sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
     backends = {} if (settings := context.readable) is None else settings.backends

@@ -96,7 +96,6 @@ def add(
 
 
 def _followed(context: Context, name: str) -> Schedule:
-    """Return the schedule named by `--after`. Raises UsageError."""
     found = _get(context, name)
     if found.home != context.home.identity():
         raise UsageError(f"--after {name}: it belongs to another home, whose jobs this home's daemon does not see")
@@ -193,7 +192,6 @@ def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: b
 
 
 def _went_well(context: Context, night: Night, fail_on: FailOn) -> bool:
-    """Return True if nothing is wrong with a night so far."""
     if night.state is not NightState.DONE:
         return night.state not in (NightState.FAILED, NightState.MISSED)
     if night.job_id is None or context.store.jobs.find(night.job_id) is None:

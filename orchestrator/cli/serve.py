@@ -280,7 +280,6 @@ def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
 
 
 def _require_keys(root: Path, where: Where, settings: Settings, folder: Path | None) -> None:
-    """Raise UsageError if requests need keys and none is valid."""
     from orchestrator.server.database import FILE_NAME, ServerDatabase
     from orchestrator.server.keys import Keys
 
@@ -362,7 +361,6 @@ def _serve(
 
 
 async def _greet(service: Service, sockets: list[socket.socket], where: Where, tell: Tell) -> None:
-    """Print the addresses, the client's settings, and the state of each upstream."""
     import asyncio
 
     keys = "with keys" if service.settings.require_keys else "without keys"

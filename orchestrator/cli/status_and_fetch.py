@@ -75,7 +75,6 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
 def _listing(
     settings: CommandSettings, store: Store | StatusReader, limit: int | None
 ) -> tuple[Lines, Schedules, Sequence[str]]:
-    """Return the newest jobs, the schedules, and sentences about batches at removed backends."""
     lines = settings.lines(store, limit)
     return lines, store.schedules.all(), settings.removed(lines, store.shards.of_job)
 
@@ -106,7 +105,6 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
 
 
 def _say_daemon(settings: CommandSettings, schedules: Schedules) -> None:
-    """Print which daemon runs and when the next night is due."""
     from orchestrator.daemon.lock import running_daemon
     from orchestrator.daemon.running_settings import differences
 
@@ -130,7 +128,6 @@ def _say_daemon(settings: CommandSettings, schedules: Schedules) -> None:
 
 
 def _replica_line(settings: CommandSettings) -> str | None:
-    """Return the state of the home's replica; None if it has none."""
     if not settings.home.has_replica:
         return None
     from orchestrator.daemon.replica.status_file import read_status
@@ -233,7 +230,6 @@ def _left_words(context: Context, job: Job, left: int, total: int) -> str:
 
 
 def _check_fetchable(context: Context, job: Job, partial: bool) -> None:
-    """Raise UsageError if the job's rows are not available yet, or no longer."""
     from orchestrator.store.gc import CLEARED
 
     if job.finished_at is None and not partial:

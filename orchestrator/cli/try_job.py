@@ -102,7 +102,6 @@ def _sampled(context: Context, file: Path, number: int) -> tuple[str, ...]:
 
 
 def _options(context: Context, scope: Scope, backend: str | None, budget: Decimal | None, *, new: bool) -> Options:
-    """Build the options. Raises RefusedError or BackendError if no backend answers at once."""
     found = at_once(context.config, backend)
     if context.config.backends and not found.names:
         told = "".join(f"\n  {name}: {why}" for name, why in found.others.items())

@@ -124,8 +124,6 @@ def _pages(
 
 
 class _Rounds:
-    """Work of `orch up` after each daemon round: nights, gc, and news for the terminal."""
-
     def __init__(self, context: Context, daemon: Daemon, builds: BuildProcesses, *, quiet: bool) -> None:
         self._daemon = daemon
         self._scheduler = Scheduler(context.store, context.home, context.config, now, builds)
@@ -161,7 +159,6 @@ class _Told:
                 say(f"orch: {line}")
 
     def tick(self, daemon: Daemon) -> None:
-        """Print news of settings, problems and jobs."""
         for news in daemon.news():
             say(f"orch: {news}")
         if (daemon.problem or "") != self._problem:

@@ -60,7 +60,6 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
 
 
 def _value_of(param: click.Parameter | None, words: Sequence[str]) -> str | None:
-    """Return the value of an option on the command line; None for an argument."""
     for word, after in pairwise([*words, ""]):
         name, has_value, value = word.partition("=")
         if isinstance(param, click.Option) and name in param.opts:

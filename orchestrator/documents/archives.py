@@ -104,7 +104,6 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, unpa
 
 
 def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
-    """Return the bytes of a member, at most `limit`. Raises ExtractionError."""
     unpacking.check()
     data = joined(iter(partial(stream.read, CHUNK), b""), limit)
     unpacking.add_part(len(data))

@@ -112,7 +112,6 @@ class _Chart:
             self._series[-1].setdefault(key, {})[self._point] = _day(text) if is_date else _shortest(text)
 
     def lines(self) -> list[str]:
-        """Return the lines; empty if the chart has no readable content."""
         values = [one.get("val") or one.get("yVal") or {} for one in self._series]
         names = [" ".join(one.get("tx", {}).values()) for one in self._series]
         categories = next((found for one in self._series if (found := _categories(one))), {})

@@ -69,12 +69,11 @@ def _is_instead(node: LexborNode) -> bool:
 
 
 def _pieces(text: LexborNode) -> Iterator[str]:
-    """Yield the text of a node; a lowered span starts a new line."""
     for node in text.traverse(include_text=True):
         if node.tag == "-text":
             yield (node.text_content or "").replace("\n", " ")
         elif node.tag == "tspan" and ("y" in node.attributes or "dy" in node.attributes):
-            yield "\n"
+            yield "\n"  # a lowered span is a new line
 
 
 class _Cell(msgspec.Struct):
@@ -124,7 +123,6 @@ def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _richest(data: Any) -> str:
-    """Return a result as text. Another form is used if the plain form is only a placeholder."""
     if not isinstance(data, dict):
         return ""
     plain, *others = (_joined(data.get(f"text/{form}")) for form in ("plain", "markdown", "html", "latex"))

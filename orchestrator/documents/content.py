@@ -74,7 +74,6 @@ class Content(NamedTuple):
 
     @contextmanager
     def _raw(self) -> Iterator[IO[bytes]]:
-        """Yield the stored bytes. Raises ExtractionError if the file changes while it is read."""
         if self.data is not None:
             yield io.BytesIO(self.data)
             return
@@ -92,8 +91,6 @@ class Content(NamedTuple):
 
 
 class _Pieces(io.RawIOBase):
-    """An unseekable file made of pieces of bytes."""
-
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = memoryview(b"")

@@ -128,7 +128,6 @@ class Converter:
 
     @contextmanager
     def _result(self, begun: Future[Converted]) -> Iterator[Converted | ExtractionError]:
-        """Yield a file's conversion or its error, and remove the converted file afterwards."""
         while True:
             self._check()
             try:

@@ -83,7 +83,6 @@ class CsvTable:
         return lines(_plain_newlines(pieces), self._limit)
 
     def _head(self) -> list[str]:
-        """Return enough first lines to detect the dialect."""
         head: list[str] = []
         size = 0
         for line in itertools.islice(self._lines(), SNIFF_LINES):
@@ -187,8 +186,6 @@ def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _delimiter(head: list[str], expected: tuple[str, ...]) -> str:
-    """Return the delimiter that yields the expected columns, or else the most regular rows."""
-
     def score(delimiter: str) -> tuple[int, float, int]:
         rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
         header = [name.strip() for name in rows[0]] if rows else []

@@ -98,7 +98,6 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -> Iterator[str]:
-    """Yield headers, body, notes, comments and footers. A header shared by several sections appears once."""
     main = package.main_part()
     relations = package.relations(main)
     styles, notes = Styles(package, relations), NoteNumbers()
@@ -115,7 +114,7 @@ def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -
         for part in dict.fromkeys(names):
             text = _Text(kind, limit, styles, notes, losses, kept_lines)
             digest = _read(package, part, text)
-            if digest not in seen:
+            if digest not in seen:  # sections may share a header
                 yield from text.lines
             seen.add(digest)
         if kind == "document":
@@ -163,7 +162,6 @@ class _Text:
         self, kind: str, limit: TextLimit, styles: Styles, notes: NoteNumbers, losses: Losses,
         kept_lines: Callable[[str], list[str]],
     ) -> None:  # fmt: skip
-        """`kept_lines` returns the lines of a part in another format."""
         self.lines: list[str] = []
         self._kind = kind
         self._limit = limit
@@ -268,8 +266,7 @@ class _Text:
             self._losses["picture"] -= 1  # the object's preview picture
 
     def _begins_note(self, name: str, attributes: dict[str, str]) -> bool:
-        """Return True for a note, False for a separator between page and notes."""
-        if any(name in attributes for name in _TYPES):
+        if any(name in attributes for name in _TYPES):  # a line that separates notes from the page
             return False
         self._label = self._notes.label(name, value_of(attributes, "id")) + ": "
         if author := value_of(attributes, "author"):

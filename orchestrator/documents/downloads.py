@@ -115,8 +115,6 @@ class Downloads:
 
 
 class _Failed(Exception):
-    """A download that failed at every try."""
-
     def __init__(self, remote: RemoteObject, error: Exception) -> None:
         super().__init__(why(error))
         self.path = remote.path
@@ -128,8 +126,6 @@ class _NotWanted(Exception):
 
 
 class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
-    """Ends a download that is too large or cancelled."""
-
     def __init__(self, limit: int | None, is_closed: Event) -> None:
         super().__init__()
         self._limit = limit
@@ -176,7 +172,6 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
 
 
 def _check_size(remote: RemoteObject, path: str) -> None:
-    """Raise OSError if the size differs from the listed one, as after a dropped connection."""
     size, expected = os.stat(path).st_size, remote.size
-    if expected is not None and size != expected:
+    if expected is not None and size != expected:  # the connection may have been cut
         raise OSError(f"{size:,} of {expected:,} bytes arrived")

@@ -97,7 +97,6 @@ def _is_euc_tw(sample: bytes) -> bool:
 
 
 def _without_controls(found: list[Reading]) -> list[Reading]:
-    """Drop readings with control characters, unless all readings have them."""
     return [one for one in found if _CONTROL.search(one.text) is None] or found
 
 

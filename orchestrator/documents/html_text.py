@@ -236,9 +236,8 @@ def _open(node: LexborNode, tag: str, lines: _Lines, stack: list[LexborNode | st
 
 
 def _cells(row: LexborNode) -> list[str]:
-    """Return the cells of a data row as single lines; empty for a layout row."""
     cells = [cell for cell in row.iter() if cell.tag in ("td", "th")]
-    if len(cells) < 2 or row.css_first("table") is not None:
+    if len(cells) < 2 or row.css_first("table") is not None:  # a row that only serves layout
         return []
     return [" ".join(_inner_lines(cell)) for cell in cells]
 

@@ -163,7 +163,6 @@ def _members(found: Sections, headers: Mapping[str, str], fields: Mapping[str, s
 
 
 def _bodies(found: Sections) -> list[str] | ExtractionError:
-    """Return the texts, or the reason for their absence."""
     try:
         bodies = [body(part) for part in found.texts]
         if any(map(str.strip, bodies)):

@@ -168,7 +168,6 @@ def _gutter(pieces: list[Piece]) -> float | None:
 
 
 def _lines(pieces: list[Piece]) -> list[list[Piece]]:
-    """Return lines of pieces, from top to bottom and left to right."""
     lines: list[list[Piece]] = []
     for piece in sorted(pieces, key=lambda one: one.top + one.bottom):
         middle = (piece.top + piece.bottom) / 2

@@ -182,7 +182,6 @@ class _Text:
             self._emit_charts()
 
     def _emit_charts(self) -> None:
-        """Write charts once the paragraph that holds them is over."""
         if not self._paragraphs:
             charts, self._charts = self._charts, []
             for line in charts:

@@ -206,7 +206,6 @@ class _Book:
         self._empty = 0
 
     def _stated(self, attributes: dict[str, str]) -> str | None:
-        """Return the value that a cell states; None if its text is the value."""
         name = next((name for name in attributes if name in _VALUES), None)
         if name is None:
             return None

@@ -190,7 +190,6 @@ def _write_code_page(stream: bytearray, usual: int) -> int | None:
 
 
 def _encoding_of_fonts(stream: bytearray) -> str | None:
-    """Return the encoding of an Excel 5 workbook without code page, if all its fonts agree on one."""
     found = {stream[at + _CHARSET] for kind, at, size in _records(stream, 0) if kind == _FONT and size > _CHARSET}
     named = {CHARSETS[charset] for charset in found - _WESTERN_CHARSETS if charset in CHARSETS}
     return named.pop() if len(named) == 1 else None

@@ -95,8 +95,6 @@ def keys(file: TableFile) -> Iterator[str]:
 
 
 class _Walk:
-    """Walks through a file and its nested archives."""
-
     def __init__(self, file: TableFile) -> None:
         self._file = file
         self._unpacking = UnpackLimit.of_file(file.path, file.max_unpacked)
@@ -105,7 +103,6 @@ class _Walk:
         self.is_empty = True
 
     def parts(self, content: Content, kind: str) -> Iterator[Member]:
-        """Yield the parts of a file. Raises OSError, ExtractionError."""
         yield from self._counted(_READ[kind](content, self._unpacking))
 
     def _counted(self, parts: Iterator[Member]) -> Iterator[Member]:
@@ -115,7 +112,6 @@ class _Walk:
             yield part
 
     def key(self, outer: str, part: Member) -> str:
-        """Return the key of a part. A name that an earlier part has gets a suffix."""
         return self._keys.distinct(shortened(f"{outer}#{printable(part.name)}"))
 
     def found(self, key: str, part: Member, depth: int) -> Iterator[FromPart]:

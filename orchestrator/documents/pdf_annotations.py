@@ -131,8 +131,7 @@ def _value(found: Any, key: bytes) -> str:
 
 
 def _utf16_text(read: Callable[..., int]) -> str:
-    """Return the text that a PDFium function writes to a buffer; the first call asks for the size."""
-    size = read(None, 0)
+    size = read(None, 0)  # without a buffer, PDFium returns the size
     if size <= 2:
         return ""
     buffer = ctypes.create_string_buffer(size)

@@ -42,7 +42,6 @@ def loses_text(page: Any, layer: Any, characters: int) -> bool:
 
 
 def _spread(count: int, most: int) -> range:
-    """Return up to twice `most` evenly spread indexes, or all of them."""
     step = max(1, count // most)
     return range(step // 2, count, step)
 

@@ -71,8 +71,6 @@ _Column = tuple[float, float]
 
 
 class _Words:
-    """The words of a page with their positions. A box contains the words that start in it."""
-
     def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
         place = char_places(layer, plain)
         words = list(_words(plain, scripted))
@@ -103,8 +101,6 @@ def _words(plain: str, scripted: Sequence[ScriptedWord]) -> Iterator[tuple[int, 
 
 
 class _Texts(dict[Box, str]):
-    """The texts of a page's boxes. Each is read once."""
-
     def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
         self._page = layer, plain, scripted
 
@@ -243,7 +239,6 @@ def _has_place(places: list[tuple[float, float]], left: float, bottom: float, ri
 
 
 def _lines(boxes: list[Box]) -> list[Line]:
-    """Return lines of boxes from top to bottom. Boxes without a gap are joined to one cell."""
     lines: list[Line] = []
     low, high = math.inf, 0.0
     for box in sorted(boxes, key=lambda box: -(box.top + box.bottom)):

@@ -58,7 +58,6 @@ def _slides(package: Package, limit: TextLimit, losses: Losses) -> Iterator[list
 
 
 def _authors(package: Package, parts: list[str]) -> dict[str, str]:
-    """Return the comment authors' names by id."""
     found: dict[str, str] = {}
 
     def start(tag: str, attributes: dict[str, str]) -> None:

@@ -209,7 +209,6 @@ class Readers:
         return order
 
     def _limited(self, order: LocalOrder) -> LocalOrder:
-        """Return the order with this machine's unpack limit, and with LibreOffice if it is set up."""
         if isinstance(order, TableRows):
             return replace(order, table=self._on_this_machine(order.table))
         if self._max_unpacked == LEAST_UNPACKED or isinstance(order, UnreadableDocument):

@@ -120,8 +120,6 @@ def wait(seconds: float) -> None:
 
 
 class _Chosen:
-    """The files of a location that pass the patterns and `is_wanted`."""
-
     def __init__(
         self,
         place: RemoteRoot,
@@ -202,7 +200,6 @@ class RemoteWalk(_Chosen):
         yield FoundFile(path, relative, RemoteObject(self._place.storage, path, info))
 
     def _reason(self, name: str, info: Mapping[str, Any]) -> IgnoredReason | None:
-        """Return why a file that passes the patterns is not a document; None if it is."""
         if (reason := never_document(name)) is not None:
             return reason
         if not self._is_wanted(name):

@@ -111,7 +111,6 @@ class _Gathered:
         self._has_text = False
 
     def add(self, text: str, picture: bytes | None) -> None:
-        """Add the next page with its text, its picture, or both."""
         self.pages += 1
         self._limit.text(text)
         self._has_text = self._has_text or picture is None or bool(text)
@@ -138,7 +137,6 @@ class _Gathered:
         self._texts.append("")
 
     def text(self) -> str:
-        """Return the pages' texts; empty if all pages are pictures."""
         return pdf_text.PAGE_BREAK.join(self._texts) if self._has_text else ""
 
     def sent_as(self) -> str:
@@ -211,7 +209,6 @@ def _frames(data: bytes) -> Iterator[Any]:
 
 
 def _is_heif(data: bytes) -> bool:
-    """Return True for the container of HEIC and HEIF, by the brands at its start."""
     size = int.from_bytes(data[:4])
     return data[4:8] == b"ftyp" and any(brand in data[8 : min(size, _MOST_BRANDS)] for brand in _HEIF_BRANDS)
 

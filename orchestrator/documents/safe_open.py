@@ -126,7 +126,6 @@ class Opener:
 
 
 def _regular(fd: int) -> os.stat_result:
-    """Return the status of an open file if it is regular and not the system's. Raises ExtractionError."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise not_a_file()

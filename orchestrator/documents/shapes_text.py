@@ -41,8 +41,6 @@ def drawn_lines(package: Package, part: str, limit: TextLimit, losses: Losses) -
 
 
 class _Shapes:
-    """Collects a line per paragraph and table row from XML events."""
-
     def __init__(self, limit: TextLimit, losses: Losses, *, notes: bool) -> None:
         self.lines: list[str] = []
         self._limit = limit

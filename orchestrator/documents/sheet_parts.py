@@ -68,8 +68,7 @@ class SheetParts:
         return found
 
     def _records(self, part: str, *kinds: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the records of these kinds up to the first damage."""
-        with suppress(IndexError):
+        with suppress(IndexError):  # the part is damaged from here on
             yield from ((kind, data) for kind, data, _ in binary_records(self._package.whole(part)) if kind in kinds)
 
     def _drawings(self, relations: list[Relation]) -> Iterator[str]:
@@ -96,7 +95,6 @@ class SheetParts:
             yield f"[comment {place}]: " + (f"{author}: " if author and not text.startswith(author) else "") + text
 
     def _binary_comments(self, part: str) -> list[tuple[str, str, str]]:
-        """Return the comments of a binary workbook as cell, author and text."""
         authors, place, author = list[str](), "", ""
         found: list[tuple[str, str, str]] = []
         for kind, record in self._records(part, _AUTHOR, _COMMENT, _COMMENT_TEXT):
@@ -136,8 +134,6 @@ def _binary_texts(record: bytes, at: int, count: int) -> list[str]:
 
 
 class _Comments:
-    """Collects comments from XML events, as cell, author and text."""
-
     def __init__(self, limit: TextLimit, people: dict[str, str]) -> None:
         self.found: list[tuple[str, str, str]] = []
         self._limit = limit

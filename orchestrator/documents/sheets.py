@@ -155,7 +155,6 @@ class _Workbook:
         return [[in_encoding(cell, encoding) if isinstance(cell, str) else cell for cell in row] for row in rows]
 
     def parts(self, most: int) -> SheetParts | OdsParts | None:
-        """Return contents outside the cells; None if the file has none or they are unreadable."""
         if self._open is not None:
             return OdsParts(self._open)
         if self._package is None or not any(map(is_about_sheet, self._package.parts())):
@@ -211,7 +210,6 @@ def _shown(cell: object) -> str:
 
 
 def _duration(length: datetime.timedelta) -> str:
-    """Return hours:minutes:seconds, with more than 24 hours if needed, as a spreadsheet shows durations."""
     sign = "-" if length < datetime.timedelta() else ""
     minutes, seconds = divmod(abs(length).seconds + abs(length).days * 86_400, 60)
     return f"{sign}{minutes // 60}:{minutes % 60:02}:{seconds:02}"

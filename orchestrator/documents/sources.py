@@ -138,8 +138,6 @@ class Listed(Struct, frozen=True):
 
 
 class _Opened:
-    """A source with checked settings. Raises InputError."""
-
     def __init__(self, source: DocumentSource, base: Path, readers: Readers | None) -> None:
         by_name = source.encoding if isinstance(source.encoding, dict) else {}
         self._encodings = [(Globs([pattern], field="encoding"), name) for pattern, name in by_name.items()]
@@ -207,7 +205,6 @@ class _Opened:
         return kind_of(found.relative, self.plugins, as_rows=self.source.text_column is not None)
 
     def encoding(self, found: FoundFile) -> str | None:
-        """Return the encoding that the settings name for a file, or None."""
         stated = self.source.encoding
         if not isinstance(stated, dict):
             return stated
@@ -234,7 +231,6 @@ class _Opened:
         )
 
     def file(self, found: FoundFile, kind: Kind, relative: str, key: str) -> files.DocumentFile:
-        """Return a file that is one document; `relative` is its path below the source."""
         return files.DocumentFile(
             path=found.path,
             relative=relative,
@@ -323,7 +319,6 @@ def _rank(key: str) -> bytes:
 
 
 def _render(source: DocumentSource) -> Render | None:
-    """Return how to render pages as pictures; None if the source sends text."""
     if source.render == "text":
         return None
     about = source.pictures

@@ -194,7 +194,6 @@ def open_table(file: TableFile, *, keys_only: bool, content: Content | None = No
 
 
 def _without_text_column(file: TableFile, *, is_inside: bool) -> ExtractionError:
-    """Return the error for a missing `text_column`. It lists the columns unless the table is inside another file."""
     found = None
     if not is_inside:
         with suppress(OSError, ExtractionError):
@@ -281,7 +280,6 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
 
 
 def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
-    """Return a row's cells. Raises ExtractionError, even if memory runs out for this row."""
     try:
         return table.cells(row)
     except MemoryError:
@@ -294,7 +292,6 @@ def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
 
 
 def _canonical(cells: Mapping[str, object], row: TableRow) -> bytes:
-    """Return the row as canonical JSON. Raises ExtractionError if it has none or is too complex."""
     import msgspec
 
     try:

@@ -91,7 +91,6 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _properties(data: bytes) -> Iterator[tuple[tuple[int, int], Callable[[], bytes]]]:
-    """Yield the properties. Raises struct.error, and KeyError for unknown types."""
     [count], at = struct.unpack_from("<I", data), 4
     for _ in range(count):
         kind, ident = struct.unpack_from("<HH", data, at)

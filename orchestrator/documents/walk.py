@@ -120,7 +120,6 @@ class Walk:
         return Unlisted(found.relative, unreadable(message))
 
     def _reason(self, found: FoundFile, name: str, kind: str, linked: bool) -> IgnoredReason | None:
-        """Return why a file that passes the patterns is not a document; None if it is."""
         if (reason := never_document(name)) is not None:
             return reason
         if kind == "special":
@@ -130,7 +129,6 @@ class Walk:
         return IgnoredReason.LINK if linked and self._leads_away(found.path) else None
 
     def _inner(self, folder: WalkedFolder, name: str) -> WalkedFolder | None:
-        """Return a folder inside another; None if nothing in it can match."""
         include = self._include.descend(folder.include, name)
         if not include or self._exclude.accepts(folder.exclude, name):
             return None
@@ -138,7 +136,6 @@ class Walk:
         return WalkedFolder(f"{folder.path}/{name}", f"{folder.prefix}{name}/", include, exclude)
 
     def _leads_away(self, path: str) -> bool:
-        """Return True if a link leads outside the folders that may be read."""
         target = os.path.realpath(path)
         return is_system(target) or (self.within is not None and not is_inside(target, self.within))
 

@@ -141,7 +141,6 @@ def _relations(stated: list[tuple[str, str, str]]) -> str:
 
 
 def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
-    """Return the function that repairs a part; None if the part needs no repair."""
     name = part.lower()
     if _SHEETS.fullmatch(name):
         return _repaired_sheet
@@ -246,7 +245,6 @@ def _without_binary_errors(sheet: bytes) -> bytes:
 
 
 def _is_sparse_binary(sheet: bytes) -> bool:
-    """Return True if the sheet's stated rectangle is too large."""
     for kind, record, _ in binary_records(sheet):
         if kind == _BINARY_DIMENSIONS:
             first, last, left, right = struct.unpack_from("<4I", record)
@@ -351,7 +349,6 @@ def _widest(names: Iterable[bytes]) -> int:
 
 
 def _without_empty(sheet: bytes) -> bytes:
-    """Return the sheet without its empty rows and columns. Raises ExtractionError if too many are used."""
     cells = {(found[2], found[3]) for found in _CELL.finditer(sheet)}
     columns = sorted({_number(name) for name, _ in cells})
     rows = sorted({int(number) for _, number in cells})

@@ -95,12 +95,11 @@ def _with_plugins(file: TableFile) -> TableFile:
 
 
 def _render(about: Plain | None) -> Render | None:
-    """Return how pages are rendered. OCR raises this process's memory limit."""
     if about is None:
         return None
     render = Render(*about)  # type: ignore[arg-type]
     if render.is_ocr:
-        ask_for_more()
+        ask_for_more()  # memory
     return render
 
 
@@ -147,7 +146,6 @@ def keys(*about: object) -> Iterator[list[str]]:
 
 
 def _keys_of_parts(file: TableFile) -> Iterator[str]:
-    """Yield the keys of documents in a container. Only reading the container reveals them."""
     from orchestrator.documents import parts as parts_of
 
     found = parts_of.documents(_with_plugins(file))

@@ -139,7 +139,6 @@ class AnswerType(Generic[T]):
 
 
 def _adapter_of(schema: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
-    """Return pydantic's adapter for a type, and the type's JSON Schema. Raises UsageError."""
     name = schema.__name__ if isinstance(schema, type) else f"{schema!r:.80}"
     try:
         if isinstance(schema, BaseModel | str | int | float | list | tuple | set | bytes):
@@ -229,7 +228,6 @@ def finished_lines(context: Context, job: Job, *, style: str = "jsonl", is_merge
 
 
 def _lines_of(merged: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, without their line ends. Raises StorageError."""
     try:
         with merged.open("rb") as file:
             for line in file:

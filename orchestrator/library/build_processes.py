@@ -50,8 +50,6 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class _Charge(Struct, frozen=True):
-    """Input of a build process."""
-
     place: Place
     config: Config
     fence: DaemonFence | None
@@ -59,8 +57,6 @@ class _Charge(Struct, frozen=True):
 
 
 class _Build(Struct):
-    """A build process and its outcome."""
-
     process: subprocess.Popen[bytes]
     began: float = field(default_factory=time.monotonic)
     is_over: bool = False

@@ -159,7 +159,6 @@ class Context(CommandSettings):
         return replace(found, problem=self._problem(running, health))
 
     def _model_names(self, detail: JobDetail) -> dict[str, str]:
-        """Map shards to their models' names at the backends, by the current orch.toml."""
         if not detail.shards:
             return {}
         from orchestrator.pipeline.plan.routes import models_of

@@ -105,7 +105,6 @@ class Question(Struct, Generic[T], frozen=True):
         return {"name": self.job_name, "documents": [source], "tasks": [task], **self.job}
 
     def _model(self, config: Config) -> str:
-        """Return the alias of the model. Raises UsageError."""
         names = sorted({*config.fleet_models, *config.models, *self.job.get("models", {})})
         if self.model in names:
             return str(self.model)
@@ -123,8 +122,6 @@ class Question(Struct, Generic[T], frozen=True):
 
 
 class _Draft(Generic[T]):
-    """A question that is not a job yet."""
-
     def __init__(self, question: Question[T]) -> None:
         self._question = question
         self._is_named = question.name is not None
@@ -166,7 +163,6 @@ class _Draft(Generic[T]):
             return JobHandle(submission.job.id, self._question.type, runner)
 
     def _answers(self, terms: JobTerms, view: LogView) -> tuple[Answers[T], JobFolder]:
-        """Run the job to its end, and return its answers and folder."""
         options = terms.options(self._edited)
         with session() as context:
             submission, folder = self._taken_in(context, options, view)

@@ -246,6 +246,5 @@ def _not_ended(context: Context, job: Job, why: str) -> BackendError:
 
 
 def _check_held(context: Context, job: Job) -> None:
-    """Raise RequestRefused if backends refuse all remaining rows of a job for a shared reason."""
     if holds := all_held(context.store, job):
         raise request_refused(context.config, job, holds)

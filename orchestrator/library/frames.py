@@ -83,8 +83,6 @@ _CURES = {
 
 
 class _Numbered:
-    """A frame whose rows are named only by their numbers."""
-
     def row_name(self, number: int) -> str:
         return f"row {number}"
 
@@ -152,8 +150,6 @@ class _Pandas(_Library):
 
 
 class _Polars(_Library):
-    """A polars DataFrame."""
-
     @property
     def columns(self) -> list[str]:
         return list(self._frame.columns)
@@ -181,8 +177,6 @@ class _Polars(_Library):
 
 
 class _Arrow(_Library):
-    """A pyarrow Table."""
-
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:
             yield from ({} for _ in range(self._frame.num_rows))
@@ -211,8 +205,6 @@ def arrow_array(column: NewColumn) -> Any:
 
 
 class _Dataset(_Library):
-    """A Hugging Face Dataset."""
-
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:
             return iter([{} for _ in range(len(self._frame))])

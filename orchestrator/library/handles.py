@@ -175,7 +175,6 @@ class JobHandle(Generic[T]):
             )
 
     def _new_rows(self, seen: set[str]) -> list[EndedRow[T]]:
-        """Return the rows that have an outcome and are not `seen`; add them to `seen`."""
         with ready() as context:
             line = context.detail(self.id).line
             if (line.counts.ended if line.state.is_final else line.done) == len(seen):

@@ -42,8 +42,6 @@ Key = tuple[str, Slots]
 
 
 class _Seen(Struct):
-    """The last reported state of an engine."""
-
     state: EngineState
     since: float
     url: str = ""

@@ -89,7 +89,6 @@ class EngineActor:
         threading.Thread(target=self._pump, args=(process,), daemon=True).start()
 
     def _pump(self, process: subprocess.Popen[bytes]) -> None:
-        """Copy the engine's output to Ray's log of this actor, and keep its last lines."""
         for line in process.stdout or ():
             text = line.decode(errors="replace").rstrip()
             self._tail.append(text)
