@@ -24,7 +24,10 @@ class Apprise(Struct, frozen=True):
     environ: Mapping[str, str]
 
     def send(self, message: Message) -> None:
-        """Send a message to all addresses. Raises UsageError if there is none, BackendError if one refuses it."""
+        """Send a message to all addresses.
+
+        Raises UsageError without an address, BackendError if a service refuses the message.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings from Apprise's own libraries
             self._send(message)

@@ -1,4 +1,4 @@
-"""Channels of reports and alerts to people: webhook, mail, a folder. No error shows an address or a key."""
+"""Channels for reports and alerts to people: webhook, mail or a folder. No error shows an address or a key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_CHARACTERS = 3000
 class Message(Struct, frozen=True):
     """A message: `brief` for a chat, `text` (Markdown) and `page` (HTML, may be None) in full.
 
-    `name` is its file name without ending, and identifies the message if it is sent repeatedly; `at` is when it was
+    `name` is its file name without suffix, and identifies the message if it is sent repeatedly. `at` is when it was
     written.
     """
 
@@ -46,8 +46,6 @@ class Message(Struct, frozen=True):
 
 
 class Channel(Protocol):
-    """A channel for messages."""
-
     @property
     def name(self) -> str:
         """Name under which deliveries are recorded."""
@@ -67,7 +65,7 @@ class Webhook(Struct, frozen=True):
     name: str = "webhook"
 
     def send(self, message: Message) -> None:
-        """POST a message. Raises UsageError if the variable holds no URL, BackendError if the message is refused."""
+        """POST a message. Raises UsageError if the variable has no URL, BackendError if the message is refused."""
         url = _variable(self.variable, self.environ, "the address of the webhook")
         text = f"*{_slack(one_line(message.subject))}*\n{_slack(message.brief)}"
         if len(text) > MOST_CHARACTERS:
@@ -103,7 +101,10 @@ class Mail(Struct, frozen=True):
             smtp.send_message(self._written(message))
 
     def check(self) -> None:
-        """Sign in at the server, without a message. Raises UsageError if a variable is not set, else BackendError."""
+        """Sign in at the server without sending a message.
+
+        Raises UsageError if a variable is not set, else BackendError.
+        """
         with self._connected():
             pass
 
@@ -123,7 +124,7 @@ class Mail(Struct, frozen=True):
         domain = self.server.sender.rpartition("@")[2].rstrip("> ") or "localhost"
         mail["Subject"], mail["From"], mail["To"] = one_line(message.subject), self.server.sender, ", ".join(self.to)
         mail["Date"] = format_datetime(message.at)
-        # The same for the same report: if a kill causes a second sending, a mail program shows the report once.
+        # The same for the same report: if a killed process sends it twice, a mail program shows it once.
         mail["Message-ID"] = f"<{message.name}@{domain}>"
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(escape_controls(message.text))
@@ -153,7 +154,7 @@ class Mail(Struct, frozen=True):
 
 
 class Folder(Struct, frozen=True):
-    """Files, each complete or absent: the text, and the page beside it."""
+    """Files, each complete or absent: the text, with the page beside it."""
 
     path: Path
     name: str = "folder"
@@ -178,7 +179,8 @@ class Folder(Struct, frozen=True):
 class Plugged(Struct, frozen=True):
     """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
 
-    The plug-in returns an object with `send(message)`. It is loaded for each message; if broken, it is only reported.
+    The plug-in returns an object with `send(message)`. It is loaded for each message. A broken plug-in is only
+    reported.
     """
 
     name: str
@@ -210,7 +212,6 @@ class Plugged(Struct, frozen=True):
 
 
 def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Channel]:
-    """Return the channels in orch.toml."""
     wanted: Reports = config.reports
     found: list[Channel] = []
     if wanted.webhook_env is not None:

@@ -15,12 +15,12 @@ AnyFleet = EnginesBackend | RayBackend
 
 
 def driver_for(name: str, settings: AnyFleet, folder: Path, tell: Callable[[str], None]) -> EngineDriver:
-    """Return the driver of a backend; `folder` is its server's folder; `tell` receives progress messages."""
+    """Return the driver of a backend. `folder` is the folder of its server, and `tell` receives progress messages."""
 
     def told(text: str) -> None:
         tell(f"{name}: {text}")
 
-    # Imported where used: a home without a cluster never imports the package for Ray.
+    # Imported here, so that a home without a cluster never imports the package for Ray.
     if isinstance(settings, RayBackend):
         from orchestrator.ray.driver import RayDriver
 
@@ -31,7 +31,7 @@ def driver_for(name: str, settings: AnyFleet, folder: Path, tell: Callable[[str]
 
 
 def require_open(name: str, settings: FleetBackend) -> None:
-    """Raise RefusedError outside the hours in which the engines of a backend may run."""
+    """Raise RefusedError outside the hours in which a backend's engines may run."""
     hours = settings.open_hours
     if hours is not None and now() < (opens := hours.span(now()).opens):
         raise RefusedError(

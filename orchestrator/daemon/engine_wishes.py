@@ -1,4 +1,4 @@
-"""A person's wishes for a fleet's models (`orch engines start MODEL`): a file beside its server's state."""
+"""A person's wishes for a fleet's models (`orch engines start MODEL`), in a file beside its server's state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE_NAME = "wishes.json"
 
 
 class Wished(Struct, frozen=True):
-    """A wish, and when it was made."""
+    """A wish, with the time at which it was made."""
 
     wish: EngineWish
     at: datetime

@@ -1,5 +1,6 @@
-"""Steers a backend's engines (kind `engines`, `ray`): once a second it reads their state, decides by
-`policy.engine_switches`, and acts.
+"""Control of a backend's engines (kind `engines`, `ray`).
+
+Each second, it reads their state, decides by `policy.engine_switches`, and acts.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 START_SECONDS = 60.0
-"""Assumed start time of a model until it is known."""
+"""Assumed start time of a model until it is measured."""
 GATHER_SECONDS = 3.0
-"""Delay from the first rows to the first start: a job's batches arrive one by one, and their models decide."""
+"""Delay from the first rows to the first start. A job's batches arrive one by one, and their models decide."""
 PREPARE_SECONDS = 30.0
 """Pause between attempts to find the slots of the engines."""
 
@@ -52,10 +53,10 @@ Key = tuple[str, Slots]
 
 
 class FleetController:
-    """Steers a fleet: `begin` starts steering a server, `end` stops it, `close` ends the engines.
+    """Controls a fleet: `begin` starts to control a server's engines, `end` stops that, `close` ends the engines.
 
-    `folder` is the server's; `tell` receives progress messages; `now` is the clock for the hours. `starts` has the
-    seconds that each model took to start before.
+    `folder` is the folder of the server, `tell` receives progress messages, and `now` is the clock for the hours.
+    `starts` has the seconds of each model's earlier starts.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class FleetController:
         """Times at which engines began to wait for a machine."""
         self._leaving: dict[Key, threading.Thread] = {}
         self._waited_at: dict[str, datetime] = {}
-        """Time of a model's last waiting row, or of its engine's start."""
+        """Times of a model's last waiting row, or of its engine's start."""
         self._asked_at: float | None = None
         """Time at which rows began to wait while no engine runs."""
         self._holds = HeldGpus(name, now)
@@ -96,37 +97,37 @@ class FleetController:
         self._slots: Slots | None = None
 
     def begin(self, server: SteeredServer) -> None:
-        """Steer this server's engines in a thread, until `end`."""
+        """Control this server's engines in a thread, until `end`."""
         self._server = server
         server.tell_engines(lambda: self._told)
         self._thread = threading.Thread(target=self._run, name=f"fleet {self._name}", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Stop steering; the engines continue."""
+        """Stop the control. The engines continue."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:
-        """Stop the engines; return once they are gone."""
+        """Stop the engines, and return once they are gone."""
         self.end()
         self._driver.close()
         self._holds.look([], self._settings)
 
     def holds(self, home: str) -> list[EngineHold]:
-        """Return the GPUs that its engines have held since the last call."""
+        """Return the GPUs that the engines have held since the last call."""
         return self._holds.taken(home)
 
     def use(self, settings: AnyFleet) -> None:
-        """Apply new hours, prices and idle time."""
+        """Use new hours, prices and idle time."""
         self._settings = settings
 
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
                 self.look()
-            except Exception as error:  # after one failed look, looks must go on
+            except Exception as error:  # further looks must follow a failed look
                 log.exception("fleet %s", self._name)
                 self._say(f"an internal error: {error}; engine.log has the details")
             self._ending.wait(LOOK_SECONDS)
@@ -159,7 +160,7 @@ class FleetController:
         self._told = self._report(reports, wishes)
 
     def _gathers(self, reports: Sequence[EngineReport], demands: Sequence[ModelDemand]) -> bool:
-        """True if the first rows have only just arrived."""
+        """True if the first rows arrived less than GATHER_SECONDS ago."""
         if reports or not any(demand.waiting for demand in demands):
             self._asked_at = None
             return False
@@ -201,7 +202,7 @@ class FleetController:
         return ModelTerms(name, model.tensor_parallel, model.swap == "sleep", start, settings.rows_per_second)
 
     def _wishes(self, now: datetime) -> dict[str, EngineWish]:
-        """Return the valid wishes; a start wish expires once the model has been idle for the idle time."""
+        """Return the valid wishes. A start wish expires once the model has been idle for the idle time."""
         idle = self._settings.idle
         return {
             name: one.wish
@@ -331,7 +332,7 @@ class FleetController:
         thread.start()
 
     def _report(self, reports: Sequence[EngineReport], wishes: dict[str, EngineWish]) -> list[dict[str, Any]]:
-        """Return every engine, and the models without one, with the reason."""
+        """Return every engine, and the models without an engine, with the reason."""
         shown = [
             replace(one, state=EngineState.DRAINING) if (one.model, one.slots) in self._leaving else one
             for one in reports
@@ -346,7 +347,7 @@ class FleetController:
         return sorted(found, key=lambda one: models.index(one["model"]))
 
     def _why(self, model: str, wishes: dict[str, EngineWish]) -> str | None:
-        """Return why a model has no engine; None if the only reason is that no rows wait."""
+        """Return why a model has no engine, or None if only waiting rows are missing."""
         hours, now = self._settings.open_hours, self._now()
         if hours is not None and now < (opens := hours.span(now).opens):
             return f"outside its hours; they begin at {opens.astimezone():%H:%M}"

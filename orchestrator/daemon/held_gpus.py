@@ -16,7 +16,7 @@ Key = tuple[str, Slots]
 
 
 class HeldGpus:
-    """Holds of GPUs, updated by the fleet's thread and read by the daemon's."""
+    """Holds of GPUs, updated by the fleet's thread and read by the daemon's thread."""
 
     def __init__(self, backend: str, now: Callable[[], datetime]) -> None:
         self._backend = backend
@@ -48,7 +48,7 @@ class HeldGpus:
         return EngineHold("", self._backend, engine, one.model, gpus, now, now, None, False, price)
 
     def taken(self, home: str) -> list[EngineHold]:
-        """Return holds that ended since the last call, and current ones."""
+        """Return the holds that ended since the last call, and the current holds."""
         with self._lock:
             over, self._over = self._over, []
             return [replace(one, home=home) for one in (*over, *self._open.values())]

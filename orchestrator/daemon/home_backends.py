@@ -47,17 +47,18 @@ if TYPE_CHECKING:
     from orchestrator.daemon.replica.home_replica import HomeReplica
 
 LONGEST_ASK = 90.0
-"""Seconds that a row asked before its batch may take, including its connection."""
+"""Maximum seconds for a row asked before its batch, including its connection."""
 REMEMBERED = timedelta(days=30)
-"""Maximum age of starts that still predict the duration of the next start."""
+"""Maximum age of starts that predict the duration of the next start."""
 SHORT_DRAIN = 10.0
-"""Seconds to wait for rows in flight at our own upstreams before their server restarts: running the rows again costs
-only time. A provider's rows are billed, so orch waits for as long as a row may take.
+"""Seconds to wait for rows in flight at our own upstreams before their server restarts.
+
+Running these rows again costs only time. A provider's rows are billed, so orch waits for as long as a row may take.
 """
 
 
 class Opened(Struct):
-    """A backend in use: its handle, the settings that it was opened with, and the server if we run it.
+    """A backend in use: its handle, the settings that it was opened with, and its server if we run it.
 
     `runs_under` are the server's settings without measurements by benches, so that a new bench restarts no server.
     """
@@ -71,10 +72,10 @@ class Opened(Struct):
 
 
 class HomeBackends(BackendSet):
-    """A home's backends, each opened on first use and kept until `close`. Without `dispatch`, no row is sent.
+    """A home's backends, each opened at its first use and kept until `close`.
 
-    With `only`, batches of other jobs rest in our own servers.
-    `tell` receives progress messages of engines.
+    Without `dispatch`, no row is sent. With `only`, batches of other jobs rest in our own servers. `tell` receives
+    progress messages of engines.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class HomeBackends(BackendSet):
         self._stack.close()
 
     def open(self, name: str) -> BackendHandle:
-        """Return a backend, starting its server on first use. Raises BackendError or UsageError.
+        """Return a backend, and start its server at the first use. Raises BackendError or UsageError.
 
         A backend removed from orch.toml keeps serving its rows while it is open. May be called from any thread.
         """
@@ -154,7 +155,7 @@ class HomeBackends(BackendSet):
         return Opened(handle, settings, server, runs_under, fleet)
 
     def _fleet(self, name: str, settings: EnginesBackend | RayBackend) -> FleetController:
-        """Create the fleet of a backend, without starting anything. The first fleet imports what engines need."""
+        """Create the fleet of a backend, without starting it. The first fleet imports what engines need."""
         from orchestrator.daemon.drivers import driver_for
         from orchestrator.daemon.fleet_controller import FleetController
 
@@ -179,7 +180,7 @@ class HomeBackends(BackendSet):
                     yield name
 
     def note_holds(self) -> None:
-        """Record the GPUs that engines hold, as GPU hours cost money whether busy or idle."""
+        """Store the GPUs that engines hold, because GPU hours cost money, busy or idle."""
         for fleet in self._fleets:
             self.store.engine_holds.keep(fleet.holds(self.home.identity()))
 
@@ -196,56 +197,54 @@ class HomeBackends(BackendSet):
         return self._only is None or shard.startswith(f"{self._only}.")
 
     def leaves(self, name: str) -> str | None:
-        """Return why rows must leave one of our running servers, or None if they may stay."""
         found = self._opened.get(name)
         if found is None or found.server is None or name in self.config.backends:
             return None
         return f"{name} is no longer in {self.config.path}"
 
     def health(self, name: str) -> Mapping[str, Any] | None:
-        """Return the last report of a backend's own server."""
         return self.servers_health.told.get(name)
 
     def down(self) -> Mapping[str, float]:
-        """Return for how many seconds each backend has had no working upstream, without backends that have one."""
         return self.servers_health.down()
 
     def servers(self) -> Iterator[tuple[str, OwnBackend]]:
-        """Yield our running servers, and their settings."""
+        """Yield our running servers by backend, with their settings."""
         for name, found in [*self._opened.items()]:
             if found.ending is None and isinstance(found.settings, OwnServer):
                 yield name, found.settings
 
     def longest_paid_row(self) -> float:
-        """Return for how many seconds a billed row may be in flight."""
+        """Return the maximum seconds for which a billed row may be in flight."""
         paid = (one.settings for one in [*self._opened.values()] if isinstance(one.settings, SyncBackend))
         return max([LONGEST_ASK, *(settings.request_timeout for settings in paid)])
 
     def last_paid(self) -> list[str]:
-        """Send no more billed rows; return the backends that have billed rows in flight."""
+        """Send no more billed rows. Return the backends that have billed rows in flight."""
         return self._last(SyncBackend)
 
     def last_in_flight(self) -> list[str]:
-        """Send no more rows from our own servers; return the backends that have rows in flight."""
+        """Send no more rows from our own servers. Return the backends that have rows in flight."""
         return self._last(object)
 
     def _last(self, kind: type) -> list[str]:
         found = []
         for name, opened in [*self._opened.items()]:
             if isinstance(opened.settings, kind) and opened.server is not None:
-                with suppress(BackendError):  # it has ended
+                with suppress(BackendError):  # the server has ended
                     if opened.server.send_no_more():
                         found.append(name)
         return found
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """Return the durable bytes of each result file of our running batches, by path under the home; None if
-        unknown.
+        """Return the durable bytes of each result file of our running batches, by path under the home.
+
+        None if unknown.
         """
         found: dict[str, int | None] = {}
         for name, opened in [*self._opened.items()]:
             if opened.server is not None:
-                with suppress(BackendError):  # it has ended: its files do not change
+                with suppress(BackendError):  # the server has ended, so its files do not change
                     there = opened.server.durable_bytes()
                     found |= {f"servers/{name}/{path}": size for path, size in there.items()}
         return found
@@ -258,7 +257,7 @@ class HomeBackends(BackendSet):
                     opened.server.resume()
 
     def use(self, config: Config) -> None:
-        """Apply new settings."""
+        """Use these settings from now on."""
         with self._lock:
             self.config = config
             for name, found in [*self._opened.items()]:
@@ -267,8 +266,9 @@ class HomeBackends(BackendSet):
                     self._renew(name, found, settings)
 
     def _renew(self, name: str, found: Opened, settings: Backend) -> None:
-        """Reopen a backend at its next use if its API or server has other settings; prices and limits change in
-        place.
+        """Apply new settings to an open backend.
+
+        If its API or server changes, it is reopened at its next use. Prices and limits change at once.
         """
         if found.server is not None and self._must_restart(name, found, settings):
             self._end(found.server, found, name)
@@ -316,7 +316,7 @@ def _moves(before: Backend, settings: Backend) -> bool:
 
 def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
     """Return the settings for a backend's own server. Raises UsageError if its key's variable is not set."""
-    # A missing key is not the job's fault: the job waits for a start with the key.
+    # A missing key is not the job's fault, so the job waits for a start with the key.
     variable = None if isinstance(backend, FleetBackend) else backend.api_key_env
     api_key = None if variable is None else key_of(name, variable, os.environ)
     limits = limits_of(backend, OWN_SERVER)

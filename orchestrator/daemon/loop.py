@@ -69,20 +69,20 @@ HEALTH_SECONDS = 1.0
 BUSY_SHARE = 4.0
 TIDY_SECONDS = 3.0
 REFUSED_SECONDS = 5.0
-"""Longest wait of a caller for an upstream that refuses the key or the account: only a person can end a refusal."""
+"""Maximum seconds that a caller waits for an upstream that refuses the key or account: only a person can end that."""
 LEAVING_SECONDS = 10.0
-"""Seconds that a process whose own job is over waits for other jobs' rows in flight."""
+"""Seconds that a process waits for other jobs' rows in flight after its own job has ended."""
 SILENT_SECONDS = 3.0
-"""Time without an answer after which orch tells the caller how long it waits."""
+"""Seconds without an answer after which orch tells the caller how long it will wait."""
 
 
 class Daemon:
-    """Runs jobs of a home; create it only while holding the home's lock.
+    """Runs the jobs of a home. Create it only while holding the home's lock.
 
-    `dispatch=False` serves existing batches and cancels them, but sends no row. With `only`, other jobs of the home
-    rest. `provider_calls` call the providers, by default in its own threads. `builds` builds jobs; without it, this
-    process does. With a `replica`, it acts only while it is the active daemon. `problem` says why rows do not
-    run now.
+    With `dispatch=False`, it serves existing batches and cancels them, but sends no row. With `only`, other jobs of
+    the home rest. `provider_calls` runs the calls to providers, by default in threads of its own. `builds` builds
+    jobs; without it, this process builds them. With a `replica`, it acts only while it is the active daemon.
+    `problem` says why rows do not run now, or is None.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Daemon:
         self.say: Callable[[str], None] = log.info
         """Called with messages about rows that delay the end of this daemon."""
         self.may_wait: Callable[[], bool] = lambda: False
-        """True while the daemon's end may wait for rows in flight, which the next daemon would ask again."""
+        """Returns True if the daemon's end may wait for rows in flight, which the next daemon would ask again."""
         self.listeners: list[Callable[[Config], None]] = []
         """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []
@@ -127,7 +127,7 @@ class Daemon:
         self._problems: dict[str, Obstacle] = {}
         self._silent: set[str] = set()
         self._unreached: set[str] = set()
-        """Backends that do not answer, and that the caller has already been told about."""
+        """Backends that do not answer, and that the caller has been told about."""
         self.problem: str | None = None
         self._provider_calls = provider_calls or Threads()
         self._replica = replica
@@ -151,7 +151,7 @@ class Daemon:
                 self._provider_calls.wait(SHORTEST_WAIT)
 
     def _wait_for_paid_rows(self) -> None:
-        """Wait for billed answers: the next daemon would ask, and pay, for them again."""
+        """Wait for billed answers, which the next daemon would ask and pay for again."""
         until, is_said = time.monotonic() + self._backends.longest_paid_row(), False
         while self.may_act and time.monotonic() < until:
             if not (names := {*self._provider_calls.paying(), *self._backends.last_paid()}):
@@ -161,7 +161,7 @@ class Daemon:
                 told = f"waiting for rows in flight at {at}, which are billed; a second Ctrl-C does not wait"
                 try:
                     self.say(told)
-                except OSError:  # the terminal is closed, or Ctrl-C has ended the reader of a pipe as well
+                except OSError:  # the terminal is closed, or Ctrl-C has also ended the reader of a pipe
                     log.info(told)
                 is_said = True
             self._provider_calls.wait(SHORTEST_WAIT)
@@ -173,11 +173,11 @@ class Daemon:
         *,
         mine: Job | None = None,
     ) -> None:
-        """Advance the home's jobs until `until()`; `tick` is called after each round.
+        """Advance the home's jobs until `until()` is true. `tick` is called after each round.
 
         A problem of one job does not stop others: it is recorded, and raised only if the caller waits for that job
-        (`mine`). Raises BackendError once none of that job's upstreams has answered for the backend's `patience`.
-        A problem of the home itself is always raised: StorageError.
+        (`mine`). Raises BackendError once none of that job's upstreams has answered for the backend's `patience`. A
+        problem of the home itself is always raised as StorageError.
         """
         wait = FIRST_WAIT
         self._reloader.begin(now())
@@ -194,13 +194,13 @@ class Daemon:
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
-                self._provider_calls.wait(wait)  # batches are polled by the clock; they cannot notify us
+                self._provider_calls.wait(wait)  # batches are polled by the clock: they cannot notify us
         if self.may_act:
             with suppress(NotReplicated):
                 self.tidy_up()
 
     def _act(self, mine: Job | None) -> bool:
-        """Do what is due, if this daemon may act; True if a job moved."""
+        """Do what is due, if this daemon may act. True if a job moved."""
         if self._replica is not None and not self.may_act:
             self.problem = self._replica.problem
             return False
@@ -212,7 +212,7 @@ class Daemon:
             if self._only is None and mine is None:
                 with self.notices.apart("deliveries"):
                     self.pipeline.finisher.deliver_again()
-                # The caller sees its own job; other jobs are monitored.
+                # The caller sees its own job, so only other jobs are monitored.
                 self._monitor.tick(self._standstill, now())
         except NotReplicated as error:
             self.problem = error.told
@@ -221,11 +221,11 @@ class Daemon:
 
     @property
     def may_act(self) -> bool:
-        """True if no other daemon can have taken over; always so without a replica."""
+        """True if no other daemon can have taken over. Always true without a replica."""
         return self._replica is None or self._replica.is_held
 
     def tidy_up(self) -> None:
-        """Clean up at backends for at most TIDY_SECONDS; the next start does the rest."""
+        """Clean up at backends for at most TIDY_SECONDS. The next start does the rest."""
         over = time.monotonic() + TIDY_SECONDS
         while (
             self.pipeline.remote_cleanup.tick() and self.pipeline.remote_cleanup.is_busy and time.monotonic() < over
@@ -278,7 +278,7 @@ class Daemon:
             self._say(job, problem_code(error), error.told)
             return False
         except StorageError:
-            raise  # the home's
+            raise  # the error concerns the home
         except Exception as error:  # noqa: BLE001 (a defect affects only its own job; it is logged, reported, counted)
             return self._caught(job, error)
         if moved:
@@ -288,7 +288,7 @@ class Daemon:
         return moved
 
     def _caught(self, job: Job, error: Exception, code: JobFault = JobFault.INTERNAL) -> bool:
-        """Report and retry a fault of one job, and after a while fail the job, if no paid answer is lost."""
+        """Report and retry a fault of one job. After TRIES faults, fail the job, unless that loses a paid answer."""
         log.exception("job %s: %s", job.id, code)
         fault = self._faults.caught(job.id, error, now(), code)
         cancelled = job.cancel_requested_at is not None
@@ -305,7 +305,7 @@ class Daemon:
         return False
 
     def _at_backend(self, job: Job) -> bool:
-        """True if a job has batches at a backend: their answers are paid for."""
+        """True if a job has batches at a backend, whose answers are paid for."""
         return any(not one.state.is_final for one in self._store.shards.of_job(job.id))
 
     def _fail(self, job: Job, code: str, error: str) -> None:
@@ -323,7 +323,7 @@ class Daemon:
     # --- settings
 
     def _reload(self) -> None:
-        """Apply an edited orch.toml, which is checked about once a second."""
+        """Apply an edited orch.toml. The file is checked about once a second."""
         if time.monotonic() - self._look_at < HEALTH_SECONDS:
             return
         self._look_at = time.monotonic()
@@ -342,12 +342,12 @@ class Daemon:
                 self.notices.add(Notice(AlertKind.SETTINGS, what, told, "until then the old settings stay in force"))
 
     def news(self) -> list[str]:
-        """Return messages about orch.toml and engines since the last call."""
+        """Return the messages about orch.toml and engines since the last call."""
         found, self._news[:] = [*self._news], []
         return found
 
     def use(self, config: Config) -> None:
-        """Apply new settings."""
+        """Use these settings from now on."""
         self._config = config
         for part in (self._budgets, self._monitor, self._backends, self._telemetry):
             part.use(config)
@@ -356,7 +356,7 @@ class Daemon:
             listener(config)
 
     def _say(self, job: Job, code: str, text: str) -> None:
-        """Record once what keeps a job from continuing; its start time stays while the code is the same."""
+        """Record once why a job cannot continue. Its start time stays while the code is the same."""
         before = self._problems.get(job.id)
         if before is not None and before.text == text:
             return
@@ -365,7 +365,7 @@ class Daemon:
         self._store.jobs.note(job.id, EventKind.WAITING, text, now(), code=code)
 
     def _obstacle(self, mine: Job | None) -> str | None:
-        """Return what keeps the caller's own job from continuing, or any job's obstacle if the caller has no job."""
+        """Return why the caller's own job cannot continue. Without an own job, any job's obstacle counts."""
         told = self._problems.values() if mine is None else filter(None, (self._problems.get(mine.id),))
         return next((problem.text for problem in told), None)
 
@@ -430,7 +430,7 @@ class Daemon:
             )
 
     def _of_address(self, name: str, settings: OwnBackend | HostedBackend) -> str:
-        """Say where a backend's address can be corrected; empty if orch starts its engines itself."""
+        """Return where a backend's address can be corrected; empty if orch starts the backend's engines itself."""
         if isinstance(settings, FleetBackend):
             return ""
         field = "upstreams" if isinstance(settings, LocalBackend) else "base_url"
@@ -438,14 +438,14 @@ class Daemon:
         return f" A wrong address can be corrected now: {where}."
 
     def _is_stuck(self, job: Job, backend: str, refusing: frozenset[str]) -> bool:
-        """True if a job has rows at a backend, and no other backend may take them, except `refusing` ones."""
+        """True if a job has rows at a backend, and no backend outside `refusing` may take them."""
         shards = self._store.shards.of_job(job.id)
         is_there = any(shard.backend == backend and not shard.state.is_final for shard in shards)
         planning = planning_of(self._store, self._config, job, now())
         return is_there and not planning.has_other_than(*self._backends.given_up(), *refusing)
 
     def open(self, name: str) -> BackendHandle:
-        """Return a backend, starting its server on first use. Raises BackendError or UsageError."""
+        """Return a backend, and start its server at the first use. Raises BackendError or UsageError."""
         return self._backends.open(name)
 
 

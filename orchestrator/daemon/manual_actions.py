@@ -1,4 +1,4 @@
-"""Actions that people request from the command line or the pages: each is an event with the person's name.
+"""Actions that people ask for on the command line or the pages. Each is an event with the person's name.
 
 A repeated request has no further effect.
 """
@@ -25,7 +25,7 @@ from orchestrator.store.quarantine import Held
 
 USER = "the user"
 RETRIED = (RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED)
-"""Outcomes of rows that a retry asks again."""
+"""States of rows that a retry asks again."""
 _NOT_AGAIN = (NightState.DUE, NightState.RUNNING, NightState.DONE)
 
 
@@ -38,10 +38,10 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 
 
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
-    """Make rows pending again, and send refused rows to their backend again; return their number.
+    """Make rows pending again, and send refused rows to their backend again. Return the number of these rows.
 
-    Rows that a later run or another job has answered take that answer. Rows that are under way there wait for it.
-    Raises RefusedError for a superseded job: the job that supersedes it has sent the rows that both share.
+    Rows that a later run or another job has answered take that answer, and rows that are in flight there wait for it.
+    Raises RefusedError for a superseded job: the job that supersedes it has sent the rows of both.
     """
     _require_not_superseded(store, job)
     others = open_jobs(store, job.home)
@@ -71,7 +71,7 @@ def _require_not_superseded(store: Store, job: Job) -> None:
 
 
 def send_held(store: Store, job: Job, task: str | None = None) -> int:
-    """Send rows again to the backend that refused them; return the number of waiting rows."""
+    """Send rows again to the backend that refused them. Return the number of waiting rows."""
     holds = [hold for hold in store.holds.of(job.id) if task is None or hold.task == task]
     number = sum(map(store.holds.waiting, holds))
     store.holds.lift(holds)
@@ -79,7 +79,7 @@ def send_held(store: Store, job: Job, task: str | None = None) -> int:
 
 
 def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
-    """Let the next run of each job file send these rows again; return their number."""
+    """Let the next run of each job file send these rows again. Return their number."""
     number = store.quarantine.release(held, at)
     for of, rows in Counter(one.job for one in held).items():
         store.jobs.note(of, EventKind.RELEASED, f"{number_of(rows, 'row')} from quarantine, by {who}", at)
@@ -89,13 +89,13 @@ def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
 def revise(
     store: Store, job: Job, deadline_at: datetime | None, budget: Decimal | None, who: str, at: datetime
 ) -> None:
-    """Change the deadline or budget of an open job; None changes nothing. Raises UsageError for an ended job."""
+    """Change the deadline or budget of an open job; None keeps a term. Raises UsageError for an ended job."""
     require_open(job)
     NewTerms(job, deadline_at, budget).record(store, at, by=f", by {who}")
 
 
 def require_open(job: Job) -> None:
-    """Raise UsageError if a job is over: its terms no longer matter."""
+    """Raise UsageError if a job has ended, because its terms no longer matter."""
     if job.finished_at is not None or job.error is not None:
         raise UsageError(f"job {job.id} has already ended")
 
@@ -117,12 +117,11 @@ def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
 
 
 def night_words(night: Night) -> str:
-    """Format a night's state, job and reason."""
+    """Return a night's state, job and reason as text."""
     job = "" if night.job_id is None else f", job {night.job_id}"
     return f"{night.state}{job}: {night.reason}"
 
 
 def _last_followed(store: Store, one: Schedule) -> Night | None:
-    """Return the last night of the schedule that this one follows."""
     found = store.schedules.nights(one.after)
     return found[-1] if found else None

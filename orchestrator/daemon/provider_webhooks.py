@@ -1,4 +1,4 @@
-"""Webhooks of providers: a signed event that a batch is over triggers an immediate poll.
+"""Webhooks of providers: a signed event that a batch has ended triggers an immediate poll.
 
 Only the batch's id is taken from an event, and each event counts once. So a forged or repeated event causes at most
 one poll. Batches are also polled on schedule, without any event.
@@ -34,15 +34,20 @@ log = logging.getLogger(__name__)
 
 PATH = "/webhooks/"
 MAX_BODY = 128 * 1024
-"""Largest event; a usual event has a few hundred bytes."""
+"""Maximum bytes of an event; a usual event has a few hundred."""
 MOST_CONNECTIONS = 256
-"""Beyond this number, a new connection replaces the oldest one that waits: real events arrive quickly."""
+"""Maximum number of connections.
+
+A further one replaces the connection that has waited longest: real events arrive quickly.
+"""
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
-"""Maximum number of remembered events. A signature is valid for ten minutes; no account ends as many batches in that
-time."""
+"""Maximum number of remembered events.
+
+A signature is valid for ten minutes, in which no account ends as many batches.
+"""
 ENDS = frozenset(["batch.succeeded", *(f"batch.{status}" for status in BatchStatus if status.is_final)])
-"""Types of events that end a batch; Gemini's type for a completed batch is `batch.succeeded`."""
+"""Types of events that end a batch. `batch.succeeded` is Gemini's type for a completed batch."""
 
 Push = Callable[[str], None]
 
@@ -62,7 +67,7 @@ _decode_event = json_decoder(_Event).decode
 def secrets_of(config: Config, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the webhook secrets of backends in orch.toml, by the backend's name.
 
-    Raises UsageError if no backend has one, or if its variable is not set; never shows a secret.
+    Raises UsageError if no backend has a webhook secret, or if its variable is not set. No error shows a secret.
     """
     named = {
         name: variable
@@ -93,7 +98,7 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
 def listening(
     host: str, port: int, secrets: Mapping[str, str], push: Push, patience: ClientTimeouts = PATIENCE
 ) -> Iterator[str]:
-    """Receive webhooks in a thread until the block ends; yields the URL without the backend's name.
+    """Receive webhooks in a thread until the block ends. Yield the URL without the backend's name.
 
     The thread calls `push` with the id of each batch in an event. Port 0 takes a free port. Raises UsageError if the
     host is not an address, BackendError if the address cannot be used.
@@ -118,7 +123,7 @@ class _Webhooks:
         self._refused: set[tuple[str, str]] = set()
 
     def application(self) -> Starlette:
-        """Return the application. Its answers are only a status, without anything that was received."""
+        """Return the application. Its answers are only a status, without anything from the request."""
         application = Starlette(routes=[Route(PATH + "{backend}", self._take, methods=["POST"])])
         application.router.redirect_slashes = False
         return application
@@ -148,7 +153,7 @@ class _Webhooks:
 
     def _refuse(self, backend: str, reason: str) -> Response:
         if (backend, reason) not in self._refused:
-            # Any client can send rejected events in any number; they must not fill the log.
+            # Any client can send any number of rejected events, which must not fill the log.
             self._refused.add((backend, reason))
             log.warning("a webhook for %s was rejected: %s (others like it are not logged)", backend, reason)
         return Response(status_code=400)

@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class InForce(Struct, frozen=True):
-    """The daemon `pid` of a `home` runs under the settings of `file` as read at `read_at`, with this digest.
+    """The settings of a home's running daemon `pid`: those of `file` as read at `read_at`, with this digest.
 
-    `refused` is why the current file is not applied; `restart` says which of its settings apply only after a restart,
-    and why. If the file now names another home, the daemon writes this record there too.
+    `refused` is why the file's current content is not applied. `restart` has its settings that need a restart, with
+    the reason. If the file now names another home, the daemon writes this record there too.
     """
 
     pid: int
@@ -45,15 +45,15 @@ class InForce(Struct, frozen=True):
 
     @property
     def told(self) -> list[str]:
-        """Differences, as lines for a person; empty if the whole file is in force."""
+        """Differences to the file, as lines for a person; empty if the whole file is applied."""
         held = f"the daemon keeps the settings that it read at {self.read_at}"
         refused = [] if self.refused is None else [f"{self.refused}\n  {held}"]
         return [*refused, *self.restart]
 
 
 def digest_of(content: bytes) -> str:
-    """Return a digest of a settings file's content."""
-    from hashlib import sha256  # imported here, as OpenSSL takes 4 % of the time of `orch status` if no daemon runs
+    # imported here, because OpenSSL takes 4 % of the time of `orch status` if no daemon runs
+    from hashlib import sha256
 
     return sha256(content.removeprefix(b"\xef\xbb\xbf")).hexdigest()[:16]
 
@@ -76,7 +76,7 @@ def _read_record(home: Home) -> InForce | None:
 
 
 def differences(home: Home, holder: Holder | None, path: Path | None) -> list[str]:
-    """Return how the running daemon's settings differ from those in `path`, the command's own."""
+    """Return how the running daemon's settings differ from those in `path`, the command's own file."""
     in_force = _read_record(home)
     if in_force is None:
         return []
@@ -99,15 +99,15 @@ def differences(home: Home, holder: Holder | None, path: Path | None) -> list[st
 
 
 def other_settings(store: Store, job: Job, mine: Path | None, now: datetime) -> str | None:
-    """Return why a job waits for a daemon with another settings file; None if it may run under `mine`.
+    """Return why a job waits for a daemon with another settings file, or None if it may run under `mine`.
 
-    A missing file counts as moved if `mine` has the same name: from then on the job belongs to `mine`.
+    A missing file counts as moved if `mine` has the same name. From then on, the job belongs to `mine`.
     """
     made_under = job.options.get("config", str(mine))
     if is_same_file(made_under, mine):
         return None
     if mine is None or Path(made_under).exists() or Path(made_under).name != mine.name:
-        # Names of backends and models depend on the settings file; another file could send rows elsewhere.
+        # Names of backends and models depend on the settings file, so another file could send rows elsewhere.
         return f"waits for a daemon with its settings, {made_under}; if these were moved, submit it again"
     store.jobs.allow(job.id, config=str(mine))
     store.jobs.note(job.id, EventKind.REVISED, f"{made_under} is gone: the job continues under {mine}", now)

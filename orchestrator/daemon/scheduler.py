@@ -1,8 +1,8 @@
 """The nights of a home's schedules, run by the daemon of `orch up`.
 
-`tick` is an idempotent step, called repeatedly: it records due nights, starts the nights that may start, and ends a
-night once its job is over. A night is recorded before its job, and the job is found again by its file. So a kill in
-between causes neither a second night nor a second job.
+`tick` is an idempotent step, called repeatedly. It records due nights, starts the nights that may start, and ends a
+night once its job has ended. A night is recorded before its job, and the job is found again by its file. So a process
+killed in between causes neither a second night nor a second job.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ log = logging.getLogger(__name__)
 
 
 class _Looked(Struct, frozen=True):
-    """A result that is valid until `next_at`, unless the schedule changes or the clock is set back."""
+    """The time of a check of a schedule, which is valid until `next_at` unless the schedule changes or the clock is
+    set back.
+    """
 
     schedule: Schedule
     at: datetime
@@ -55,12 +57,12 @@ class _Looked(Struct, frozen=True):
 
 
 class Scheduler:
-    """Runs those schedules of a home that belong to one configuration; only one daemon at a time may do so."""
+    """Runs the schedules of a home that belong to one settings file. Only one daemon at a time may do so."""
 
     def __init__(
         self, store: Store, home: Home, config: Config, now: Callable[[], datetime], builds: Builds | None = None
     ) -> None:
-        """`builds` builds the jobs; without it, this process does."""
+        """`builds` builds the jobs; without it, this process builds them."""
         self._store = store
         self._home = home
         self._config = config
@@ -71,11 +73,11 @@ class Scheduler:
         self._faults = Faults()
 
     def use(self, config: Config) -> None:
-        """Apply new settings from the next tick on."""
+        """Use these settings from the next tick on."""
         self._config = config
 
     def tick(self) -> list[str]:
-        """Take one step; return a message about each change. Raises StorageError for a problem of the home
+        """Take one step, and return a message about each change. Raises StorageError for a problem of the home
         itself.
 
         A problem with one schedule or night, even a defect, does not affect others.
@@ -98,7 +100,7 @@ class Scheduler:
         return told
 
     def _problem(self, schedule: Schedule) -> str | None:
-        """Record due nights; return why the schedule cannot have nights, or None."""
+        """Record due nights. Return why the schedule cannot have nights, or None."""
         if not is_same_file(schedule.config, self._config.path):
             return f"waits for a daemon with the settings it was made with: {schedule.config}"
         try:
@@ -143,7 +145,7 @@ class Scheduler:
             self._store.schedules.claim(night)
 
     def _step(self, schedule: Schedule, night: Night) -> list[str]:
-        """Advance a night and return lines about it."""
+        """Advance a night, and return messages about it."""
         try:
             if night.state is NightState.DUE:
                 said = self._begin(schedule, night)
@@ -193,7 +195,7 @@ class Scheduler:
         return [verdict.reason]
 
     def _newest(self, schedule: Schedule, now: datetime) -> schedule_times.DueNight | None:
-        """Return the schedule's latest due night."""
+        """Return the schedule's latest due night, or None."""
         if schedule.after is None:
             return schedule_times.last_due(schedule, now)
         found = self._store.schedules.nights(schedule.id)
@@ -205,7 +207,7 @@ class Scheduler:
         return None if text is None else schedule_times.deadline_at(text, night.due_at, zone_of(schedule.tz))
 
     def _running(self, schedule: Schedule) -> str | None:
-        """Return an unfinished job of the whole file (no dry run, no limit) that continues by itself, or None."""
+        """Return an unfinished, unlimited job of the file that continues by itself, or None."""
         file = os.path.realpath(schedule.file)
         unfinished = self._store.jobs.unfinished(self._home.identity())
         wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
@@ -214,7 +216,9 @@ class Scheduler:
         )
 
     def _is_held(self, job: Job) -> bool:
-        """True if a job's rows were refused and it has no rows at a backend: somebody has to correct its file."""
+        """True if a job's rows were refused and it has no rows at a backend, so that a person has to correct its
+        file.
+        """
         shards = self._store.shards.of_job(job.id)
         return bool(self._store.holds.of(job.id)) and not any(shard.state in AT_BACKEND for shard in shards)
 
@@ -248,7 +252,7 @@ class Scheduler:
         return [job for job in unfinished if job.options.get(NIGHT) == night.id and job.built_at is None]
 
     def _cancelled(self, night: Night) -> Job | None:
-        """Return a night's job that was cancelled during its build, which ends the build."""
+        """Return a night's job that was cancelled during its build, or None. The build is ended."""
         if self._builds is None:
             return None
         job = next((job for job in self._unbuilt(night) if job.cancel_requested_at is not None), None)
@@ -257,7 +261,7 @@ class Scheduler:
         return job
 
     def _not_built(self, night: Night, error: Exception) -> list[str]:
-        """Retry a build that died or found no room, a few times: other work may have caused the failure."""
+        """Retry a build that died or found no room, a few times, because other work may have caused the failure."""
         code = JobFault.NO_ROOM if isinstance(error, NoRoom) else JobFault.INTERNAL
         log.warning("night of %s: %s", night.name, error)
         fault = self._faults.caught(_key(night), error, self._now(), code)
@@ -269,7 +273,7 @@ class Scheduler:
         return self._failed(night, str(error), code)
 
     def _look(self, night: Night, job: Job | None) -> list[str]:
-        """End a night whose job is over."""
+        """End a night whose job has ended."""
         if job is None:
             return self._end(night, NightState.FAILED, "its job was removed before it ended")
         if job.error is not None:
@@ -296,7 +300,6 @@ class Scheduler:
 
 
 def _key(night: Night) -> str:
-    """Return the key of a night's build."""
     return f"night {night.id}"
 
 
@@ -316,5 +319,5 @@ def _code_of(error: OrchError) -> str:
 
 
 def file_deadline(file: Path) -> str | None:
-    """Return a job file's deadline as text; None for a batch file or without one. Raises OrchError."""
+    """Return a job file's deadline as text, or None. A batch file has none. Raises OrchError."""
     return job_file.load(file).deadline if kind_of(file) is JobKind.DOCUMENTS else None

@@ -1,9 +1,9 @@
 """The replicated parts of a home at one moment: databases, and files of jobs and servers.
 
 A home has several databases: its own (unless that is Postgres), and one of each batch server. All are read at a
-moment in which nothing is written to the home's own database, so that it agrees with the servers about batches.
-Files are read after the databases. A changed file gets a hard link in the folder `.replica`, so that its content
-stays even if the file is removed meanwhile.
+moment in which nothing is written to the home's own database, so that it agrees with the servers about batches. Files
+are read after the databases. A changed file gets a hard link in the folder `.replica`, so that its content stays even
+if the file is removed meanwhile.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from orchestrator.store.database_images import WatchedDatabase, has_rows, readin
 SERVER_DATABASES = f"servers/*/{SERVER_DATABASE}"
 SMALL_FILES = ("home.id", "telemetry.json")
 QUIET_SECONDS, LONGEST_SECONDS = 1.0, 10.0
-"""Seconds to wait for a moment without any write, and the longest wait for one when the databases agree."""
+"""Seconds to wait for a moment without any write, and the maximum for one in which the databases agree."""
 CLOCK_SECONDS = 0.1
-"""Largest lag of file times behind the clock."""
+"""Maximum seconds by which file times lag behind the clock."""
 APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
-"""Files that only grow, as long as they keep their inode."""
+"""Files that only grow while they keep their inode."""
 
 
 def _has_jobs(root: Path) -> bool:
@@ -61,7 +61,7 @@ LAYOUT = ReplicaLayout(
 
 
 class _Seen(Struct, frozen=True):
-    """A file as seen: its inode, its last write, and its valid size."""
+    """A file as last read: its inode, its last write (nanoseconds), and its valid size in bytes."""
 
     inode: int
     modified: int
@@ -71,7 +71,7 @@ class _Seen(Struct, frozen=True):
 class _Found(Struct, frozen=True):
     """The files of a home at one moment.
 
-    A size is None if the sent content is unchanged; `gone` are files that were removed in that moment.
+    A size is None if the sent content is unchanged. `gone` are files that were removed in that moment.
     """
 
     size: dict[str, int | None]
@@ -81,10 +81,13 @@ class _Found(Struct, frozen=True):
 
 
 class HomeContents:
-    """The contents of a daemon's home. `is_shared`: its own database is elsewhere, and other machines reach it."""
+    """The contents of a daemon's home.
+
+    `is_shared` means that other machines reach its own database, which is elsewhere.
+    """
 
     def __init__(self, home: Home, known: Mapping[str, int], *, is_shared: bool, as_of: float) -> None:
-        """Start from `known`, the size of each file on the replica.
+        """Start from `known`, the bytes of each file on the replica.
 
         A file of that size that is untouched since `as_of` (seconds since 1970) counts as equal.
         """
@@ -112,7 +115,7 @@ class HomeContents:
         self.on_sent: Callable[[], None] = lambda: None
 
     def close(self) -> None:
-        """Close databases and remove links."""
+        """Close the databases and remove the links."""
         for database in self._databases.values():
             database.close()
         shutil.rmtree(self._stage, ignore_errors=True)
@@ -120,7 +123,7 @@ class HomeContents:
     def version(self) -> Hashable:
         """Return a value that changes with each transaction of a database in the home.
 
-        A shared database may name other files at any time: then every call returns a new version.
+        A shared database may name other files at any time, so every call then returns a new version.
         """
         self._looked_at = seconds(), time.time()
         self._version = self._seen_version()
@@ -135,7 +138,7 @@ class HomeContents:
         return await asyncio.to_thread(self._cut, is_new)
 
     def sent(self, cut: Cut) -> None:
-        """Note that a whole cut has reached the replica."""
+        """Record that a whole cut has reached the replica."""
         self._sent, self.sent_to = dict(self._next), self._began
         self._unsure.clear()
         self.on_sent()
@@ -151,7 +154,7 @@ class HomeContents:
     def _at_one_moment(self, is_new: bool, *, is_late: bool) -> Cut | None:
         """Return a cut, or None if something was written meanwhile, so that parts may not fit together.
 
-        If `is_late`, a file that existed only briefly may be missing: a successor would ask its rows again.
+        With `is_late`, a file that existed only briefly may be missing: a successor would ask its rows again.
         """
         before = {path for path, _, _ in self._files()}
         if not is_new:
@@ -180,7 +183,7 @@ class HomeContents:
         return Cut(images, found.size, self._unsure & found.size.keys(), self._stage)
 
     def _look(self, before: Collection[str]) -> _Found:
-        """Return the current files, and stage changed ones. `before` are the files of a moment ago."""
+        """Return the current files, and link changed files. `before` are the files of a moment ago."""
         durable = self.durable()
         found = _Found(dict.fromkeys(before))
         for path, seen, _ in self._files():
@@ -210,7 +213,7 @@ class HomeContents:
         return False
 
     def _staged(self, path: str) -> bool:
-        """Create a file's link; False if the file is gone."""
+        """Create a file's link. False if the file is gone."""
         staged = self._stage / path
         staged.parent.mkdir(parents=True, exist_ok=True)
         staged.unlink(missing_ok=True)
@@ -230,7 +233,7 @@ class HomeContents:
                 )
 
     def _unstage(self, sizes: Mapping[str, int | None]) -> None:
-        """Free the bytes of files removed from the home."""
+        """Free the bytes of files that were removed from the home."""
         for parent, _, names in os.walk(self._stage):
             for name in names:
                 path = Path(parent, name)
@@ -238,12 +241,14 @@ class HomeContents:
                     path.unlink(missing_ok=True)
 
     def _files(self) -> Iterator[tuple[str, _Seen, int]]:
-        """Yield each file of jobs and servers: its path, what is seen, and its last change of name or mode."""
+        """Yield each file of jobs and servers: its path, its facts, and its last change of name or mode
+        (nanoseconds).
+        """
         for top in LAYOUT.tops(self.root):
             yield from _below(str(self.root), top.relative_to(self.root).as_posix())
 
     def _open_databases(self) -> dict[str, WatchedDatabase]:
-        """Return the current databases by path. Two threads may call, without waiting for a cut."""
+        """Return the current databases by path. Two threads may call this, without waiting for a cut."""
         with self._lock:
             own = [] if self._is_shared else [self.root / DATABASE]
             paths = [path for path in (*own, *sorted(self.root.glob(SERVER_DATABASES))) if path.exists()]

@@ -1,4 +1,4 @@
-"""A home's replica while its daemon works: sends changes, and lets the daemon act as long as sending succeeds.
+"""A home's replica while its daemon works: sends changes, and lets the daemon act while sending succeeds.
 
 The replica has a thread with its own event loop, so that nothing in the daemon delays the renewal of its claim.
 """
@@ -29,10 +29,10 @@ ASKED_SECONDS = 0.1
 
 
 class HomeReplica:
-    """`with HomeReplica(home, replica, is_shared=…) as sent:` sends changes until the block ends.
+    """Sends changes of a home to its replica until the block of its `with` ends.
 
-    `is_shared`: the home's own database is elsewhere. The end of the block sends the remaining changes, and lets
-    another daemon take over immediately. Any thread may call.
+    `is_shared` means that other machines reach the home's own database, which is elsewhere. The end of the block
+    sends the remaining changes, and lets another daemon take over immediately. Methods may be called from any thread.
     """
 
     def __init__(self, home: Home, replica: Replica, *, is_shared: bool, as_of: float = 0.0) -> None:
@@ -76,12 +76,12 @@ class HomeReplica:
 
     @property
     def problem(self) -> str:
-        """Obstacle to writing the replica, as text."""
+        """Reason why the replica cannot be written, as text."""
         return self._replicator.problem or f"the replica {self._replicator.url} has not been written for too long"
 
     @property
     def failing(self) -> str | None:
-        """Obstacle that has lasted for a while, as text; None if changes are sent."""
+        """Reason why changes have not been sent for some time, as text, or None."""
         return self._replicator.failing
 
     @property
@@ -125,7 +125,7 @@ class HomeReplica:
         await self._replicator.close()
 
     async def _send_for_waiting(self) -> None:
-        """Send immediately for waiting processes."""
+        """Send changes at once if a process waits for them."""
         while True:
             await asyncio.sleep(ASKED_SECONDS)
             try:
@@ -136,7 +136,7 @@ class HomeReplica:
                 await self._replicator.refreshed()
 
     def _held_again(self) -> None:
-        """Call `on_held` in a thread: it may take long, and the generation must be renewed."""
+        """Call `on_held` in a thread, because it may take long and the generation must be renewed."""
         threading.Thread(target=self.on_held, name="orch-held-again", daemon=True).start()
 
     def _tell(self) -> None:

@@ -1,7 +1,7 @@
-"""A provider's Batch API behind a home's replica: irreversible calls wait until the replica knows about them.
+"""A provider's Batch API behind a home's replica: irreversible calls wait until the replica has their records.
 
 A batch is created, and a row asked, once the intent is replicated, so that a successor does not pay a second time. A
-file is deleted at a provider once its results are replicated; a batch is cancelled once the reason is replicated.
+file is deleted at a provider once its results are replicated. A batch is cancelled once the reason is replicated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orchestrator.policy.preflight import DirectAnswer
 class _Replicated:
     """A Batch API with fences: `settled` returns once all records are replicated and this daemon is active.
 
-    Each verb of `Backend` is written out: a new verb is a type error here until somebody decides on its fence.
+    Each verb of `Backend` is written out, so that a new verb is a type error here until its fence is decided.
     """
 
     def __init__(self, api: Backend, settled: Callable[[], None]) -> None:
@@ -41,7 +41,6 @@ class _Replicated:
         return self._api.upload(path, name)
 
     def create(self, order: BatchOrder) -> RemoteBatch:
-        """See `Backend`."""
         try:
             self._settled()
         except StorageError as error:
@@ -49,7 +48,6 @@ class _Replicated:
         return self._api.create(order)
 
     def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
-        """See `Backend`."""
         try:
             self._settled()
         except StorageError as error:
@@ -57,87 +55,67 @@ class _Replicated:
         return self._api.ask(endpoint, line)
 
     def cancel(self, batch_id: str) -> None:
-        """See `Backend`."""
         self._require("cancelled")
         self._api.cancel(batch_id)
 
     def forget_file(self, file_id: str) -> None:
-        """See `Backend`."""
         self._require("deleted")
         self._api.forget_file(file_id)
 
     # Reading needs no fence.
 
     def account(self) -> str:
-        """See `Backend`."""
         return self._api.account()
 
     def lists_model(self, model: str) -> bool | None:
-        """See `Backend`."""
         return self._api.lists_model(model)
 
     def find(self, intent: Intent) -> Sighting:
-        """See `Backend`."""
         return self._api.find(intent)
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
-        """See `Backend`."""
         return self._api.retrieve(batch_id)
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """See `Backend`."""
         return self._api.tagged(since)
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """See `Backend`."""
         return self._api.input_ids(batch)
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
-        """See `Backend`."""
         return self._api.batches_since(since)
 
     def sent_line(self, line: bytes) -> tuple[str, bytes]:
-        """See `Backend`."""
         return self._api.sent_line(line)
 
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
-        """See `Backend`."""
         return self._api.input_lines(batch)
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
-        """See `Backend`."""
         return self._api.listed(batch_id, since)
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
-        """See `Backend`."""
         return self._api.download(file_id, path, input_path)
 
     def size_of(self, file_id: str) -> int | None:
-        """See `Backend`."""
         return self._api.size_of(file_id)
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
-        """See `Backend`."""
         return self._api.partial(batch_id, kind, path)
 
     def read_on(self, batch_id: str, kind: str, first: int, most: int) -> bytes | None:
-        """See `Backend`."""
         return self._api.read_on(batch_id, kind, first, most)
 
     def batches(self) -> Iterator[RemoteBatch]:
-        """See `Backend`."""
         return self._api.batches()
 
     def files(self) -> Iterator[RemoteFile]:
-        """See `Backend`."""
         return self._api.files()
 
     def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
-        """See `Backend`."""
         return self._api.check(models)
 
     def close(self) -> None:
-        """See `Backend`."""
         self._api.close()
 
     def _require(self, what: str) -> None:

@@ -1,7 +1,7 @@
 """The state of a home's replica, for other commands of this machine. A light module, for read-only commands.
 
-The active daemon keeps the state in `replica-status.json`. A command waits until its records are on the replica:
-then the loss of this machine does not lose these records.
+The active daemon keeps the state in `replica-status.json`. A command waits until its records are on the replica, so
+that the loss of this machine does not lose them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 30.0
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """State of a replica: the daemon `pid` is active in this `generation`.
 
-    All records before `sent_to` (seconds of this machine's own clock) are on the replica at `url`; `as_of` is the
+    All records before `sent_to` (seconds of this machine's own clock) are on the replica at `url`. `as_of` is the
     same moment in seconds since 1970.
     """
 
@@ -62,7 +62,9 @@ def write_status(home: Home, status: ReplicaStatus) -> None:
 
 
 def require_active(home: Home) -> None:
-    """Raise UsageError if a home has a replica and its active daemon is elsewhere: the state here may be old."""
+    """Raise UsageError if a home has a replica and its active daemon is elsewhere, because the state here may be
+    old.
+    """
     if not home.has_replica:
         return
     holder = running_daemon(home)
@@ -82,7 +84,7 @@ def require_active(home: Home) -> None:
 def wait_until_sent(home: Home, patience: float = PATIENCE_SECONDS) -> None:
     """Wait until all records of this process are on the home's replica, if it has one.
 
-    Raises StorageError if that takes too long, or the daemon is no longer active.
+    Raises StorageError if that takes longer than `patience` seconds, or the daemon is no longer active.
     """
     if not home.has_replica:
         return

@@ -1,7 +1,7 @@
 """Jobs, shards, batches and rows as spans, with the attributes of OpenTelemetry's GenAI conventions and our own.
 
-https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans), as of 2026-11. Ids derive from the ids of
-the home, job, shard and row, so that a daemon that starts again continues the same trace.
+https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans), as of 2026-11. Span ids are made from the
+ids of home, job, shard and row, so that a restarted daemon continues the same trace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
-"""The conventions' names for endpoints' operations; other endpoints use the last word of their path."""
+"""The conventions' names for endpoints' operations. Other endpoints use the last word of their path."""
 PROVIDERS = {
     "azure": "azure.ai.openai",
     "aws": "aws.bedrock",
@@ -37,22 +37,20 @@ PROVIDERS = {
     "x-ai": "x_ai",
     "vertex": "gcp.vertex_ai",
 }
-"""The conventions' names for providers in the price table, or for kinds of backends, if they differ."""
+"""The conventions' names for providers of the price table, or for kinds of backends, where these differ."""
 MOST_EVENTS = 128
-"""Maximum number of a job's events on its span (the newest), as is the default of OpenTelemetry's SDKs."""
+"""Maximum number of a job's events on its span, the newest. It is also the default of OpenTelemetry's SDKs."""
 _BAD_ENDS = (BatchStatus.FAILED, BatchStatus.EXPIRED)
 
 
 class SpanEvent(Struct, frozen=True):
-    """An event during a span."""
-
     name: str
     at: datetime
     attributes: Mapping[str, Value]
 
 
 class TraceSpan(Struct, frozen=True):
-    """A span. `trace` has 16 bytes, `id` and `parent` have 8; `error` is the code of its failure.
+    """A span. `trace` has 16 bytes, `id` and `parent` have 8 bytes. `error` is the code of its failure.
 
     `is_client` marks a call to another service.
     """
@@ -70,7 +68,7 @@ class TraceSpan(Struct, frozen=True):
 
 
 class ServedBy(Struct, frozen=True):
-    """The server of a backend: its provider by the conventions' name, and its address if it has only one."""
+    """The server of a backend: the conventions' name of its provider, and its address if it has only one."""
 
     provider: str
     address: str | None = None
@@ -78,7 +76,7 @@ class ServedBy(Struct, frozen=True):
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """Attributes of every span that is a call to this server."""
+        """Attributes of each span that is a call to this server."""
         found: dict[str, Value] = {"gen_ai.provider.name": self.provider}
         if self.address is not None:
             found["server.address"] = self.address
@@ -88,12 +86,12 @@ class ServedBy(Struct, frozen=True):
 
 
 def trace_id(job: Job) -> bytes:
-    """Return the trace id of a job; later changes to the job belong to the same trace."""
+    """Return the trace id of a job. It stays the same if the job changes."""
     return sha256(f"orch trace {job.home} {job.id}".encode()).digest()[:16]
 
 
 def span_id(*of: object) -> bytes:
-    """Return the span id that derives from these words."""
+    """Return the span id made from these words."""
     return sha256(" ".join(["orch span", *map(str, of)]).encode()).digest()[:8]
 
 
@@ -106,7 +104,10 @@ def job_span(
     job: Job, ended_at: datetime, counts: Counts, cost: Decimal, tags: Mapping[str, str], events: Sequence[Event],
     *, with_reasons: bool,
 ) -> TraceSpan:  # fmt: skip
-    """Return the root of a job's trace; a job that ends again (`orch retry`) has the same root with a later end."""
+    """Return the root span of a job's trace.
+
+    A job that ends again (`orch retry`) has the same root with a later end.
+    """
     state = job_state(job, counts, submitted=True)
     found: dict[str, Value] = {
         **_of_job(job),
@@ -129,7 +130,7 @@ def job_span(
 
 
 def _event(event: Event, with_reason: bool) -> SpanEvent:
-    """Convert an event of a job. Its text may quote a document or an answer, unlike its kind and code."""
+    """Return an event of a job. Its text may quote a document or an answer; its kind and code do not."""
     told: dict[str, Value] = {} if event.code is None else {"orch.code": event.code}
     if event.shard_id is not None:
         told["orch.shard.id"] = event.shard_id
@@ -143,8 +144,9 @@ def shard_spans(
 ) -> list[TraceSpan]:
     """Return spans for a shard from planning to collection, and for its batch at the backend.
 
-    Tokens (of prompts and of answers) and cost are our own attributes: under the conventions' names a viewer would
-    add them to the rows' tokens and costs. `is_cut`: more rows failed or were sampled than get a span.
+    `tokens` has the prompt tokens and answer tokens. Tokens and cost have our own attribute names: under the
+    conventions' names, a viewer would add them to those of the rows. `is_cut` means that more rows failed or were
+    sampled than get a span.
     """
     end = shard.collected_at or shard.ended_at or shard.created_at
     trace, mine = trace_id(job), span_id(shard.id)
@@ -185,7 +187,6 @@ def shard_spans(
 
 
 def batch_id(shard: Shard) -> bytes:
-    """Return the span id of a shard's batch."""
     return span_id(shard.id, "batch")
 
 
@@ -199,11 +200,11 @@ def row_span(
     *,
     named: bool,
 ) -> TraceSpan:
-    """Return a row as a model call of the conventions; `asked` is the model's name at its backend.
+    """Return a row as a model call of the conventions. `asked` is the backend's name for the model.
 
-    `named`: with its document and id, which are names from the user's files. The time of a row's answer within its
-    batch is unknown. So a row with a known duration is shown at the end of its batch, and any other row lasts as long
-    as its batch.
+    With `named`, the span has the row's document and id, which are names from the user's files. The time of a row's
+    answer within its batch is unknown. So a row with a known duration is shown at the end of its batch, and any other
+    row lasts as long as its batch.
     """
     began = shard.started_at or shard.submitted_at or shard.created_at
     end = shard.ended_at or row.settled_at or began
@@ -259,5 +260,5 @@ def _of_row(job: Job, row: FinishedRow, named: bool) -> dict[str, Value]:
 
 
 def _of_job(job: Job) -> dict[str, Value]:
-    """Return attributes of every span: the job, and the job file. All runs of a job file are one session."""
+    """Return the attributes of every span: the job, and its job file. All runs of a job file are one session."""
     return {"session.id": f"{job.name}-{job.series[:8]}", "orch.job.id": job.id}

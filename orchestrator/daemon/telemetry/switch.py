@@ -1,4 +1,4 @@
-"""Switches a daemon's telemetry on: nothing is imported for telemetry until the settings name a receiver."""
+"""Switches a daemon's telemetry on. Nothing is imported for telemetry until the settings name a receiver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class TelemetrySwitch:
-    """Starts a home's exporter with the first settings that request it. `tell` receives messages for the user."""
+    """Starts a home's exporter with the first settings that name a receiver.
+
+    `tell` receives messages for the user.
+    """
 
     def __init__(self, store: Store, home: Home, config: Config, tell: Callable[[str], None]) -> None:
         self._store = store
@@ -25,7 +28,6 @@ class TelemetrySwitch:
         self.use(config)
 
     def use(self, config: Config) -> None:
-        """Apply new settings."""
         if self._exporter is not None:
             self._exporter.use(config)
         elif config.telemetry is not None:
@@ -34,6 +36,6 @@ class TelemetrySwitch:
             self._exporter = Exporter(self._store, self._home, config, now, self._tell)
 
     def close(self) -> None:
-        """Send remaining data within a few seconds, then stop."""
+        """Send the remaining data within a few seconds, then stop."""
         if self._exporter is not None:
             self._exporter.close()

@@ -19,7 +19,10 @@ DURATION_BOUNDS_MS = tuple(10 * 2**power for power in range(14))
 
 
 class HistogramPoint(Struct, frozen=True):
-    """A series of a histogram since the process started. `total`, `least`, `most` and `bounds` are in its unit."""
+    """A series of a histogram since the process started.
+
+    `total`, `least`, `most` and `bounds` are in the metric's unit.
+    """
 
     metric: str
     attributes: tuple[tuple[str, Value], ...]
@@ -35,7 +38,6 @@ class HistogramPoint(Struct, frozen=True):
         return self.metric, self.attributes
 
     def plus(self, other: HistogramPoint) -> HistogramPoint:
-        """Return the sum of both points."""
         counts = tuple(one + two for one, two in zip(self.counts, other.counts, strict=True))
         least, most = min(self.least, other.least), max(self.most, other.most)
         total = self.total + other.total
@@ -43,7 +45,7 @@ class HistogramPoint(Struct, frozen=True):
 
 
 def token_point(spread: Spread, served: ServedBy, operation: str, model: str, kind: str) -> HistogramPoint:
-    """Return a point with the tokens of each row; `kind` is `input` or `output`."""
+    """Return a point with the tokens of each row. `kind` is `input` or `output`."""
     attributes = {**_common(served, operation, model), "gen_ai.token.type": kind}
     return HistogramPoint(
         TOKENS, _sorted(attributes), tuple(map(float, TOKEN_BOUNDS)), spread.counts, float(spread.total),
@@ -52,7 +54,7 @@ def token_point(spread: Spread, served: ServedBy, operation: str, model: str, ki
 
 
 def duration_point(spread: Spread, served: ServedBy, operation: str, model: str, error: str | None) -> HistogramPoint:
-    """Return a point with the seconds of each row, for rows that ended with the code `error` (None: no error)."""
+    """Return a point with the seconds of each row that ended with the code `error` (None: without an error)."""
     attributes = _common(served, operation, model)
     if error is not None:
         attributes["error.type"] = error
