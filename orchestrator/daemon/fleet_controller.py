@@ -160,7 +160,6 @@ class FleetController:
         self._told = self._report(reports, wishes)
 
     def _gathers(self, reports: Sequence[EngineReport], demands: Sequence[ModelDemand]) -> bool:
-        """True if the first rows arrived less than GATHER_SECONDS ago."""
         if reports or not any(demand.waiting for demand in demands):
             self._asked_at = None
             return False
@@ -222,7 +221,6 @@ class FleetController:
         wishes: dict[str, EngineWish],
         now: datetime,
     ) -> None:
-        """Record the models for which rows wait."""
         waiting = {demand.model for demand in demands if demand.waiting}
         for report in reports:
             if None in waiting or report.model in waiting or report.model not in self._waited_at:
@@ -232,7 +230,6 @@ class FleetController:
                 self._waited_at.setdefault(name, now)
 
     def _follow(self, reports: Sequence[EngineReport]) -> None:
-        """Join warm engines to the server, and remove engines that are gone."""
         assert self._server is not None
         there = {(report.model, report.slots): report for report in reports}
         self._leaving = {key: thread for key, thread in self._leaving.items() if thread.is_alive()}
@@ -250,7 +247,6 @@ class FleetController:
             self._server.leave(self._joined.pop(key), 0.0)
 
     def _learn(self, reports: Sequence[EngineReport]) -> None:
-        """Learn the speed of engines, and how long engines wait for a machine."""
         assert self._server is not None
         at, model_at = time.monotonic(), {url: key[0] for key, url in self._joined.items()}
         for one in self._server.progress():
@@ -295,7 +291,6 @@ class FleetController:
                 self._let_go(step, key)
 
     def _worn(self, reports: Sequence[EngineReport], others: set[Key]) -> list[EngineStep]:
-        """Return stops for engines that have become slow or large. Waiting rows then start new engines."""
         assert self._server is not None
         sizes = {(one.model, one.slots): one.host_memory for one in reports}
         done = {one.url: one for one in self._server.progress()}
@@ -313,7 +308,6 @@ class FleetController:
         return found
 
     def _let_go(self, step: EngineStep, key: Key) -> None:
-        """Drain an engine, then stop it or put it to sleep."""
         server, url = self._server, self._joined.pop(key, None)
         end = self._driver.stop if step.kind is StepKind.STOP else self._driver.sleep
 
@@ -332,7 +326,6 @@ class FleetController:
         thread.start()
 
     def _report(self, reports: Sequence[EngineReport], wishes: dict[str, EngineWish]) -> list[dict[str, Any]]:
-        """Return every engine, and the models without an engine, with the reason."""
         shown = [
             replace(one, state=EngineState.DRAINING) if (one.model, one.slots) in self._leaving else one
             for one in reports
@@ -347,7 +340,6 @@ class FleetController:
         return sorted(found, key=lambda one: models.index(one["model"]))
 
     def _why(self, model: str, wishes: dict[str, EngineWish]) -> str | None:
-        """Return why a model has no engine, or None if only waiting rows are missing."""
         hours, now = self._settings.open_hours, self._now()
         if hours is not None and now < (opens := hours.span(now).opens):
             return f"outside its hours; they begin at {opens.astimezone():%H:%M}"

@@ -155,7 +155,6 @@ class HomeBackends(BackendSet):
         return Opened(handle, settings, server, runs_under, fleet)
 
     def _fleet(self, name: str, settings: EnginesBackend | RayBackend) -> FleetController:
-        """Create the fleet of a backend, without starting it. The first fleet imports what engines need."""
         from orchestrator.daemon.drivers import driver_for
         from orchestrator.daemon.fleet_controller import FleetController
 
@@ -306,7 +305,6 @@ class HomeBackends(BackendSet):
 
 
 def _moves(before: Backend, settings: Backend) -> bool:
-    """True if the engines of a fleet must be restarted."""
     if not isinstance(before, FleetBackend):
         return False
     return type(before) is not type(settings) or any(

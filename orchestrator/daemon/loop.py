@@ -200,7 +200,6 @@ class Daemon:
                 self.tidy_up()
 
     def _act(self, mine: Job | None) -> bool:
-        """Do what is due, if this daemon may act. True if a job moved."""
         if self._replica is not None and not self.may_act:
             self.problem = self._replica.problem
             return False
@@ -305,7 +304,6 @@ class Daemon:
         return False
 
     def _at_backend(self, job: Job) -> bool:
-        """True if a job has batches at a backend, whose answers are paid for."""
         return any(not one.state.is_final for one in self._store.shards.of_job(job.id))
 
     def _fail(self, job: Job, code: str, error: str) -> None:
@@ -323,7 +321,6 @@ class Daemon:
     # --- settings
 
     def _reload(self) -> None:
-        """Apply an edited orch.toml. The file is checked about once a second."""
         if time.monotonic() - self._look_at < HEALTH_SECONDS:
             return
         self._look_at = time.monotonic()
@@ -356,7 +353,6 @@ class Daemon:
             listener(config)
 
     def _say(self, job: Job, code: str, text: str) -> None:
-        """Record once why a job cannot continue. Its start time stays while the code is the same."""
         before = self._problems.get(job.id)
         if before is not None and before.text == text:
             return
@@ -365,12 +361,10 @@ class Daemon:
         self._store.jobs.note(job.id, EventKind.WAITING, text, now(), code=code)
 
     def _obstacle(self, mine: Job | None) -> str | None:
-        """Return why the caller's own job cannot continue. Without an own job, any job's obstacle counts."""
         told = self._problems.values() if mine is None else filter(None, (self._problems.get(mine.id),))
         return next((problem.text for problem in told), None)
 
     def _tell_unreached(self, job: Job, error: NotSent) -> None:
-        """Say once that orch waits for a provider, and where the provider's address can be corrected."""
         for shard in self._store.shards.of_job(job.id):
             name, settings = shard.backend, self._config.backends.get(shard.backend)
             if shard.held_code is HoldCode.UNREACHABLE and isinstance(settings, HostedBackend):
@@ -382,7 +376,6 @@ class Daemon:
                 self._unreached.add(name)
 
     def _look(self, mine: Job | None) -> None:
-        """Ask the servers for their health, about once a second."""
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
             return
         self._health_at = time.monotonic()
@@ -430,7 +423,6 @@ class Daemon:
             )
 
     def _of_address(self, name: str, settings: OwnBackend | HostedBackend) -> str:
-        """Return where a backend's address can be corrected; empty if orch starts the backend's engines itself."""
         if isinstance(settings, FleetBackend):
             return ""
         field = "upstreams" if isinstance(settings, LocalBackend) else "base_url"

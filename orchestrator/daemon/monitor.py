@@ -134,7 +134,6 @@ class Monitor:
             self._raise(alert, now)
 
     def _nights(self, home: str, now: datetime) -> Iterator[Notice]:
-        """Yield notices of nights that failed before they had a job that could be reported."""
         for name, night in self._store.schedules.failed_without_job(home, now - KEPT):
             reason = night.reason.partition("\n")[0]
             again = f"it waits for you: fix it, then run it with `orch schedule run {name}`"
@@ -142,7 +141,6 @@ class Monitor:
             yield Notice(AlertKind.NIGHT, what, f"{name}, night of {night.name}: {reason}", again)
 
     def _end(self, job_id: JobId, now: datetime) -> None:
-        """Queue the messages about an ended job, and its report for every channel."""
         quality, job = self._store.quality.of(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
         watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
@@ -177,7 +175,6 @@ class Monitor:
         return None if outlook is None else outlook.chance
 
     def _raise(self, alert: Alert, now: datetime) -> None:
-        """Queue an alert for every channel. The first time, record it as an event of its job."""
         for channel in self._channels:
             key = f"{alert.key}|{channel.name}"
             self._store.alerts.add(AlertRecord(key, now, alert.kind, alert.job.id, alert.message, alert.action))
@@ -190,7 +187,6 @@ class Monitor:
             log.warning("%s: %s", alert.job.id, told)
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:
-        """Queue a notice without a job for every channel. The first time, log it."""
         for channel in self._channels:
             key = f"{notice.key}:{home}|{channel.name}"
             self._store.alerts.add(AlertRecord(key, now, notice.kind, None, notice.message, notice.action, home=home))
@@ -224,7 +220,6 @@ class Monitor:
             self._store.alerts.sent(told.key, now)
 
     def _put_off(self, told: AlertRecord, why: str, now: datetime) -> None:
-        """Schedule a retry after a minute. Each further retry waits twice as long, up to an hour."""
         _, pause = self._again.get(told.key, (now, 0.0))
         if not pause:
             what = REPORT if told.kind == REPORT else f"{told.kind} alert"
@@ -278,7 +273,6 @@ def _nothing_runs(shard: Shard) -> Decimal:
 
 @contextmanager
 def _apart(what: str) -> Iterator[None]:
-    """Log any error in the block, and continue after the block."""
     try:
         yield
     except OrchError as error:

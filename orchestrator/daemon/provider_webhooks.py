@@ -113,8 +113,6 @@ def listening(
 
 
 class _Webhooks:
-    """The only route: verifies an event with the backend's secret, and passes its batch on."""
-
     def __init__(self, client: openai.OpenAI, secrets: Mapping[str, str], push: Push) -> None:
         self._client = client
         self._secrets = secrets
@@ -159,7 +157,6 @@ class _Webhooks:
         return Response(status_code=400)
 
     def _believe(self, backend: str, event_id: str, body: bytes) -> None:
-        """Pass on a signed event's batch, once. Other event types are ignored."""
         if (backend, event_id) in self._known:
             return
         self._known.append((backend, event_id))

@@ -83,7 +83,6 @@ class Reloader:
         return "\n".join([f"{self.config.path} was edited: the new settings are in force", *self.in_force.told])
 
     def _taken_back(self) -> str | None:
-        """Note that the file is as it was when last applied."""
         if self._refused is None:
             return None
         self._refused = None
@@ -188,7 +187,6 @@ def _variables(reports: Reports) -> Iterator[tuple[str, str]]:
 
 
 def _read(path: Path) -> str | InputError:
-    """Return a settings file's content, or the reason why it cannot be read."""
     try:
         return text_of(path.read_bytes(), path)
     except FileNotFoundError:

@@ -127,7 +127,6 @@ class Scheduler:
         self._looked[schedule.id] = _Looked(schedule, now, coming.at if coming else now + timedelta(days=1))
 
     def _claim(self, schedule: Schedule, now: datetime) -> None:
-        """Run only the newest of several missed nights, and record the others as missed."""
         first = (now - schedule_times.look_back(schedule) - timedelta(days=2)).date()
         known = {(night.night, night.slot) for night in self._store.schedules.nights(schedule.id, first)}
         found = schedule_times.due(schedule, now, known)
@@ -145,7 +144,6 @@ class Scheduler:
             self._store.schedules.claim(night)
 
     def _step(self, schedule: Schedule, night: Night) -> list[str]:
-        """Advance a night, and return messages about it."""
         try:
             if night.state is NightState.DUE:
                 said = self._begin(schedule, night)
@@ -195,19 +193,16 @@ class Scheduler:
         return [verdict.reason]
 
     def _newest(self, schedule: Schedule, now: datetime) -> schedule_times.DueNight | None:
-        """Return the schedule's latest due night, or None."""
         if schedule.after is None:
             return schedule_times.last_due(schedule, now)
         found = self._store.schedules.nights(schedule.id)
         return schedule_times.DueNight(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
 
     def _deadline(self, schedule: Schedule, night: Night) -> datetime | None:
-        """Return a night's deadline, from the schedule or the job file. Raises OrchError."""
         text = schedule.deadline or file_deadline(Path(schedule.file))
         return None if text is None else schedule_times.deadline_at(text, night.due_at, zone_of(schedule.tz))
 
     def _running(self, schedule: Schedule) -> str | None:
-        """Return an unfinished, unlimited job of the file that continues by itself, or None."""
         file = os.path.realpath(schedule.file)
         unfinished = self._store.jobs.unfinished(self._home.identity())
         wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
@@ -247,7 +242,6 @@ class Scheduler:
         return self._end(night, NightState.DONE, submission.reason)
 
     def _unbuilt(self, night: Night) -> list[Job]:
-        """Return the unbuilt jobs of a night, including jobs whose builder died."""
         unfinished = self._store.jobs.unfinished(self._home.identity())
         return [job for job in unfinished if job.options.get(NIGHT) == night.id and job.built_at is None]
 
@@ -273,7 +267,6 @@ class Scheduler:
         return self._failed(night, str(error), code)
 
     def _look(self, night: Night, job: Job | None) -> list[str]:
-        """End a night whose job has ended."""
         if job is None:
             return self._end(night, NightState.FAILED, "its job was removed before it ended")
         if job.error is not None:
@@ -304,7 +297,6 @@ def _key(night: Night) -> str:
 
 
 def _code_of(error: OrchError) -> str:
-    """Return the error code to record for a night without a job."""
     match error:
         case OutputError():
             return error.code

@@ -116,7 +116,6 @@ class AdmissionControl:
         )
 
     def _correction(self, handle: BackendHandle, model: str) -> float:
-        """Return the recent ratio of the backend's prompt tokens to our estimate."""
         return quota.correction(*self._store.shards.told_tokens(handle.name, model))
 
     def _in_flight(self, handle: BackendHandle, shard: Shard, correction: float) -> InFlight:
@@ -234,5 +233,4 @@ class AdmissionControl:
                 return  # the backend is not at fault, and the batch's rows have been judged
 
     def _learned(self, handle: BackendHandle, model: str) -> LearnedLimit:
-        """Return the part of a learned limit that still holds."""
         return quota.current(self._store.limits.of(handle.name, model), self._now())

@@ -180,7 +180,6 @@ class SharedBudgets:
         return None
 
     def _no_time(self, standing: BudgetStanding, there: set[str], shard: Shard) -> str | None:
-        """Return why upstreams paid by the hour may not start, or None if they may start or cost nothing."""
         if not self._to_stop({shard.backend}):
             return None
         more = self._to_stop({*there, shard.backend}) - self._to_stop(there)

@@ -173,7 +173,6 @@ class Pipeline:
             return mine and not is_rehearsal
 
     def _end_unbuilt(self, job: Job) -> bool:
-        """End an unwanted job without rows, unless another process is building it."""
         if self._builds is not None:
             self._builds.end(job.id)
         with builder.claim(self._home, job) as mine:
@@ -183,7 +182,6 @@ class Pipeline:
         return mine
 
     def _wind_down(self, job: Job, newer: Job) -> bool:
-        """Send no more rows of a superseded job, and cancel the job once no other job awaits its rows in flight."""
         if newer.built_at is None or job.cancel_requested_at is not None:
             return False
         store, reason = self._store, f"superseded by job {newer.id}"
@@ -212,7 +210,6 @@ class Pipeline:
         return done
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
-        """Give up the rows left at the deadline, if the job file says so. True if rows were given up now."""
         now = self._now()
         if job.deadline_at is None or job.deadline_at > now or not expires(job):
             return False
@@ -229,7 +226,6 @@ class Pipeline:
             self._batches.give_up(shard)
 
     def _plan(self, job: Job, *, moved: bool) -> bool:
-        """Follow the planner: send waiting rows, and cancel and reroute batches that would be late."""
         if job.cancel_requested_at is not None:
             return False
         now = self._now()
@@ -262,7 +258,6 @@ class Pipeline:
         return acted
 
     def _trouble(self, job: Job, now: datetime) -> frozenset[str]:
-        """Return the backends at which a job's rows make no progress."""
         shards = [shard for shard in self._store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED]
         at = {shard.backend for shard in shards}
         silent = {name for name in at if silence([one for one in shards if one.backend == name], now)}
@@ -299,7 +294,6 @@ class Pipeline:
         return bool(first or added)
 
     def _reroute(self, job: Job, shard: Shard, reason: str) -> bool:
-        """Take the unfinished rows of a shard back, so that they can go elsewhere. False if this was done before."""
         if shard.rerouted_at is not None:
             return False
         if shard.state is ShardState.PENDING:

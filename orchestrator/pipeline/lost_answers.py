@@ -120,9 +120,6 @@ class LostAnswers(Struct, frozen=True):
         return f"{told}; they are {'sent again, as agreed' if sends else 'cancelled'}"
 
     def _price(self, shard: Shard, handle: BackendHandle) -> tuple[Price | None, Usage]:
-        """Return the highest cost of the batch with its usage, by the backend's count of tokens or else our
-        estimate.
-        """
         used = self.used
         if not used.input_tokens and not used.output_tokens:
             used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
@@ -160,7 +157,6 @@ def _refused(job: Job, told: str) -> RefusedError:
 
 
 def _shares(seqs: Sequence[int], price: Price, used: Usage) -> tuple[dict[int, Price], dict[int, Usage]]:
-    """Divide the cost of a batch equally among its rows. The first row also bears the remainder."""
     totals = structs.asdict(used)
     share = (price.cost / len(seqs)).quantize(PICO, ROUND_DOWN)
     each = {name: tokens // len(seqs) for name, tokens in totals.items()}

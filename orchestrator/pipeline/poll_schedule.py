@@ -203,7 +203,6 @@ class PollSchedule(Struct):
         return look is None or now >= look.due
 
     def _take(self, shard: Shard) -> bool:
-        """Remove the event about the shard's batch. True if it existed."""
         name = _name(shard.batch_id or "")
         with self._lock:
             if not name or name not in self._pushed:

@@ -99,7 +99,6 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
 
 
 def _of(store: Store, night: Night) -> tuple[NightState, str]:
-    """Return the state that an ended night gives the night after it, with the reason."""
     if night.state is not NightState.DONE:
         return NightState.SKIPPED, f"the night that it comes after was {night.state}: {night.reason}"
     job = None if night.job_id is None else store.jobs.find(night.job_id)

@@ -274,7 +274,6 @@ class AwaitedRows:
 
 
 def _answers_by_key(tx: Connection, job: Job, keys: Collection[str]) -> dict[str, Any]:
-    """Return the newest answers of other jobs of the home to the same requests, by cache key."""
     if not keys:
         return {}
     # A job file's answers were checked; a batch file's answers were not.
@@ -285,7 +284,6 @@ def _answers_by_key(tx: Connection, job: Job, keys: Collection[str]) -> dict[str
 
 
 def _answers_by_id(tx: Connection, runs: Collection[str], wanted: Mapping[str, str]) -> dict[str, Any]:
-    """Return the newest answers of these runs to the same rows, by custom_id."""
     if not runs or not wanted:
         return {}
     c = requests.c
@@ -300,7 +298,6 @@ _ANSWERED = (requests.c.state == RequestState.SUCCEEDED, requests.c.released_at.
 
 
 def _awaited_by(mine: Any) -> Callable[[Any], ColumnElement[bool]]:
-    """Return a function for the condition of the row that `mine` awaits."""
     return lambda theirs: and_(theirs.job_id == mine.carried_from, theirs.seq == place_elsewhere(mine.twin_of))
 
 

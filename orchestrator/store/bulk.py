@@ -152,7 +152,6 @@ def _without(columns: dict[str, Values], literals: dict[str, str], rows: int) ->
 
 @lru_cache(maxsize=16)
 def _processors(table: Table, names: tuple[str, ...], dialect: Dialect) -> list[Callable[[Any], Any] | None]:
-    """Return each column's converter to the driver's type, or None if its values need no conversion."""
     return [_processor(table.c[name].type, dialect) for name in names]
 
 

@@ -109,7 +109,6 @@ class Comparisons:
             yield finished(row[: len(FINISHED)]), finished(row[len(FINISHED) :])
 
     def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:
-        """Return the rows to join with `_MINE`, and the condition of the join. None is a run without rows."""
         # With `job_id IS NULL`, SQLite would scan all rows of all jobs for each row, because its index only covers
         # values.
         run = _NO_JOB if job_id is None else job_id

@@ -140,7 +140,6 @@ class Database:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn SQLAlchemy's errors into StorageError, with advice for common ones and without passwords."""
         try:
             yield
         except OrchError:
@@ -218,7 +217,6 @@ def _migrate(connection: Connection) -> None:
 
 
 def _is_of_a_value(error: Exception) -> bool:
-    """True if the value to be written caused the error, not the database."""
     if isinstance(error, exc.DataError):
         return True
     found = getattr(error, "orig", None) if isinstance(error, exc.StatementError) else error
@@ -278,7 +276,6 @@ def _parsed(text: str) -> URL:
 
 
 def _public(url: URL) -> tuple[str, list[str]]:
-    """Return the public name of an address, and the secrets in the address."""
     if url.drivername.startswith("sqlite"):
         return url.database or "", []
     # A password with an unescaped @ ends up in the host.

@@ -102,7 +102,6 @@ class Escalations:
             return len(seqs)
 
     def _booked(self, tx: Connection, shard: Shard, failed: Sequence[Settled], kind: str, now: datetime) -> list[int]:
-        """Book the answers of the shard's open rows, and return the `seq` of each such row."""
         by_seq = {row.outcome.seq: row for row in failed}
         seqs = open_rows(tx, shard.id, shard.job_id, by_seq)
         book(tx, shard.id, shard.job_id, shard.backend, ((by_seq[seq], kind) for seq in seqs), now)

@@ -219,7 +219,6 @@ class Failures:
     def _since(
         self, tx: Connection, job: Job, runs: Sequence[tuple[JobId, datetime]], failing: Mapping[str, str]
     ) -> dict[str, datetime]:
-        """Return when rows began to fail with these codes, judged by their last outcomes in earlier runs."""
         c, left = requests.c, dict(failing)
         since = dict.fromkeys(failing, job.created_at)
         for job_id, at in runs:

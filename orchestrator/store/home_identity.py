@@ -77,7 +77,6 @@ def require_own_place(home: Home) -> None:
 
 
 def _other_place(home: Home) -> Path | None:
-    """Return the folder of another home with the same id that may be in use, or None."""
     place = _place(home)
     if place is None or not place.is_absolute() or place == home.root:
         return None

@@ -28,7 +28,6 @@ def job_named(store: Store, home: str, name: str) -> Job:
 
 
 def _of_schedule(store: Store, name: str) -> list[Job]:
-    """Return a list with the newest job of a schedule's nights, or an empty list."""
     schedule = store.schedules.find(name)
     nights = [] if schedule is None else store.schedules.nights(schedule.id)
     made = (store.jobs.find(night.job_id) for night in reversed(nights) if night.job_id is not None)
@@ -37,7 +36,6 @@ def _of_schedule(store: Store, name: str) -> list[Job]:
 
 
 def _newest_of_series(runs: Sequence[Job]) -> list[Job]:
-    """Return the newest run of each job file. An unlimited run is preferred."""
     found: dict[str, Job] = {}
     for job in sorted(runs, key=lambda run: (not run.is_limited, run.created_at), reverse=True):
         found.setdefault(job.series, job)

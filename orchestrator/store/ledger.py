@@ -222,7 +222,6 @@ class Ledger:
             return tx.execute(_narrowed(query, by, since, job_ids).group_by("group", c.job_id)).all()
 
     def _day(self, zone: tzinfo | None) -> ColumnElement[int]:
-        """Return the number of days from 1970 to a line's day in a time zone."""
         at = cast(ledger.c.at, BigInteger)
         if zone is UTC:
             return at // DAY
@@ -249,7 +248,6 @@ def _total(by: str, key: object, backend: str, model: str, number: object, rows:
 
 
 def _narrowed(query: Select[Any], by: str, since: datetime | None, job_ids: Collection[str] | None) -> Select[Any]:
-    """Join a query of ledger lines with the tables that its groups and conditions need."""
     same_row = and_(requests.c.job_id == ledger.c.job_id, requests.c.seq == ledger.c.seq)
     found = query.select_from(ledger).join(requests, same_row)
     if by == "tag":

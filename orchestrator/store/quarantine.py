@@ -83,16 +83,12 @@ class Quarantine:
         return released
 
     def _newest(self, home: str, series: str | None) -> Iterator[tuple[JobId, str, str]]:
-        """Yield the id, name and series of the newest built run of each job file."""
         for job_id in newest_runs(self._db, home, series):
             with self._db.read() as tx:
                 name, of = tx.execute(select(jobs.c.name, jobs.c.series).where(jobs.c.id == job_id)).one()
             yield job_id, name, of
 
     def _failures(self, job_id: JobId) -> Iterator[Any]:
-        """Return a run's failed rows, each with the error, the job and the job's creation time of the first
-        failure.
-        """
         c = requests.c
 
         def is_origin(first: Any) -> ColumnElement[bool]:
@@ -129,7 +125,6 @@ class Quarantine:
             )
 
     def _runs(self, series: str, custom_ids: Sequence[str]) -> Counter[tuple[str, str]]:
-        """Return the number of runs of a job file in which rows failed, by custom_id and fingerprint."""
         c, runs = requests.c, Counter[tuple[str, str]]()
         with self._db.read() as tx:
             for job_id in tx.scalars(select(jobs.c.id).where(jobs.c.series == series)).all():

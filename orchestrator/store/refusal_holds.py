@@ -119,7 +119,6 @@ def _waits(hold: RefusalHold) -> tuple[ColumnElement[bool], ...]:
 
 
 def _avoided(tx: Connection, hold: RefusalHold) -> list[tuple[str, ...]]:
-    """Return the combinations of backends that waiting rows of this kind avoid."""
     found = tx.scalars(select(requests.c.avoid).distinct().where(*_waits(hold)))
     return sorted({avoid or () for avoid in found})
 

@@ -138,7 +138,6 @@ class Rows:
             )
 
     def _of_canary(self, job_id: JobId) -> list[Any]:
-        """Return the waiting canary rows, sorted by endpoint, model and `seq`."""
         # These few rows are filtered in Python. In SQL, the other conditions would use indexes over all waiting rows.
         query = select(*_WAITS).where(requests.c.job_id == job_id, IS_CANARY)
         with self._db.read() as tx:
@@ -224,7 +223,6 @@ class Rows:
     def _book_once(
         self, tx: Connection, shard_id: ShardId, job_id: JobId, backend: str, rows: Sequence[Settled], now: datetime
     ) -> None:
-        """Book costs that may partly be booked already."""
         lines = _booked(shard_id, job_id, backend, ((row, "settled") for row in rows), now)
         if given := [dict(zip(records.BOOKED, line, strict=True)) for line in lines]:
             tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), given)

@@ -167,7 +167,6 @@ class RowsByDocument:
 
 
 def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:
-    """Return the sort keys of a list: the chosen column, then the row's `seq`."""
     if wanted.order is None:
         return [table.c.seq]
     column = table.c[wanted.order]
@@ -176,7 +175,6 @@ def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:
 
 
 def _beyond(job_id: JobId, wanted: RowFilter, seq: int, *, is_forward: bool) -> ColumnElement[bool]:
-    """Return the condition for rows listed after the row with this `seq`, or before that row if not `is_forward`."""
     c, there = requests.c, requests.alias("there")
     if wanted.order is None:
         return c.seq > seq if is_forward else c.seq < seq

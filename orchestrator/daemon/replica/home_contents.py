@@ -213,7 +213,6 @@ class HomeContents:
         return False
 
     def _staged(self, path: str) -> bool:
-        """Create a file's link. False if the file is gone."""
         staged = self._stage / path
         staged.parent.mkdir(parents=True, exist_ok=True)
         staged.unlink(missing_ok=True)
@@ -224,7 +223,6 @@ class HomeContents:
         return True
 
     def _require_one_disk(self) -> None:
-        """Raise UsageError if files cannot be linked into the home's own folder."""
         for top in LAYOUT.tops(self.root):
             if top.stat().st_dev != self.root.stat().st_dev:
                 raise UsageError(

@@ -125,7 +125,6 @@ class HomeReplica:
         await self._replicator.close()
 
     async def _send_for_waiting(self) -> None:
-        """Send changes at once if a process waits for them."""
         while True:
             await asyncio.sleep(ASKED_SECONDS)
             try:
@@ -140,7 +139,6 @@ class HomeReplica:
         threading.Thread(target=self.on_held, name="orch-held-again", daemon=True).start()
 
     def _tell(self) -> None:
-        """Publish that all records before the last sent cut are safe."""
         sent_to, as_of = self._contents.sent_to
         status = ReplicaStatus(
             pid=os.getpid(), url=self._replica.storage.url, generation=self.generation, sent_to=sent_to, as_of=as_of

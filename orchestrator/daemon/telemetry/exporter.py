@@ -110,7 +110,6 @@ class Exporter:
             return False
 
     def _open(self, settings: Telemetry) -> Receiver | None:
-        """Return the receiver in the settings, or None, with a message, if it cannot be used."""
         if self._receives == settings:
             return self._receiver
         if self._receiver is not None:

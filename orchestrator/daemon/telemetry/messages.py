@@ -35,7 +35,6 @@ def bounded(text: str) -> str:
 
 
 def _input_messages(body: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Yield the messages of chat completions or responses, or the input of other endpoints."""
     messages = body.get("messages", body.get("input", body.get("prompt")))
     for message in messages if isinstance(messages, list) else [messages]:
         if isinstance(message, str):

@@ -105,7 +105,6 @@ class Receiver:
         return status not in WITHOUT_METRICS and not answer.partial_success.rejected_data_points
 
     def _post(self, signal: str, message: Any, refused: Container[int]) -> tuple[int, bytes]:
-        """Return status and body of a final answer. Raises BackendError for any other answer."""
         content = gzip.compress(message.SerializeToString(), compresslevel=1)
         try:
             answer = self._client.post(f"{self._url}/v1/{signal}", content=content)

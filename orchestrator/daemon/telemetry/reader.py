@@ -139,7 +139,6 @@ class TraceReader:
         return self._store.telemetry.booked(shard.id, TOKEN_BOUNDS)
 
     def _requested_model(self, job: Job, shard: Shard) -> str:
-        """Return the backend's name for a shard's model, by the current orch.toml."""
         names = models_of(self._config(), job)
         return resolve_model(shard.model, shard.backend, names) or rung_of(shard.model)[0]
 

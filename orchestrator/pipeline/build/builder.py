@@ -165,8 +165,6 @@ def build(
 
 
 class _Recorder:
-    """Records requests in the job's file and the store, with answers of earlier runs and other jobs."""
-
     def __init__(
         self, store: Store, home: Home, job: Job, asked: Asked, sharing: Sharing | None, report: BuildReport,
         now: datetime,

@@ -179,7 +179,6 @@ class Sweep:
             yield BuiltRow(built, answer)
 
     def _table(self, table: Listed) -> Iterator[BuiltRow]:
-        """Yield the rows of an unchanged table. From the first row without an answer on, read the table."""
         from orchestrator.documents.readers import RemoteOrder, TableRows
 
         place = 0
@@ -200,7 +199,6 @@ class Sweep:
     def _read(
         self, found: Listed, texts: Documents, before: Mapping[str, FileMark], first: int = 0
     ) -> Iterator[BuiltRow]:
-        """Yield the requests of a file's documents; `before` is what is remembered of these documents."""
         place, whole = first, True
         for document in texts:
             # An unreadable table yields one problem under its own key.

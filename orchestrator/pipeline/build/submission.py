@@ -307,7 +307,6 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
 
 
 def _unchanged(store: Store, same: Job, report: BuildReport, options: Options) -> Submission:
-    """Return the unchanged job. Rows that it could not deliver are delivered now."""
     reason = f"nothing changed since job {same.id}: {number_of(report.requests, 'row')}, none sent"
     reason += f"; {report.other_models}" if report.of_other_models else ""
     if not same.is_undelivered:
@@ -344,7 +343,6 @@ def _fitting(planning: Planning, words: TermWords) -> Plan | None:
 
 
 def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
-    """Return terms that would hold; without such terms, return the objections if every backend has one."""
     if (told := what_would_hold(plan, words)) is not None:
         return told
     if all(one.objection is not None for one in planning.options):

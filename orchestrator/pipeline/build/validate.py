@@ -186,7 +186,6 @@ def _fill(
 def _chosen(
     path: Path, spec: JobSpec, config: Config, scope: Scope, read: _Read
 ) -> Iterator[tuple[int, list[str], Document | UnreadableDocument]]:
-    """Yield the documents in scope, each with its source's index and its tasks."""
     from orchestrator.documents import Readers, listed
 
     selection = Selection(scope)
@@ -206,7 +205,6 @@ def _chosen(
 
 
 def _unaskable(askable: Askable, read: _Read) -> Iterator[InputError]:
-    """Yield the mistakes that keep every document from being asked."""
     mistakes = [*askable.mistakes()]
     if not mistakes and askable.is_unusable:
         why = "; ".join(map(str, [*read.problems.values()][:MOST_NAMED]))
@@ -240,7 +238,6 @@ def _wrong_gold(
 
 
 def _never_right(one: Gold, task: Task) -> str | None:
-    """Return why no answer can match a line of known answers, or None."""
     schema = task.output_schema
     if isinstance(one.expect, str):
         return None
@@ -286,7 +283,6 @@ def _of_settings(config: Config, job: Job) -> Iterator[str]:
 def _of_predecessor(
     opened: Callable[[], AbstractContextManager[Store | None]], spec: JobSpec, home: str
 ) -> Iterator[str]:
-    """Yield the reason if a job of this file would be refused now because of its predecessor."""
     if spec.after is None:
         return
     with opened() as store:
@@ -301,7 +297,6 @@ def _of_predecessor(
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Yield backends that orch.toml lacks, and backends written into a model's name."""
     for alias, ladder in spec.models.items() if config.backends else ():
         names = [ladder] if isinstance(ladder, (str, Mapping)) else ladder
         strange = {backend for one in names if isinstance(one, Mapping) for backend in one} - config.backends.keys()

@@ -71,7 +71,6 @@ class TakeOver:
         return number
 
     def _runs(self, job: Job) -> list[JobId]:
-        """Return the jobs that this job supersedes and whose models are the same."""
         earlier = [of for of in self._store.jobs.of_series(job.series) if of.options.get(SUPERSEDED_BY) == job.id]
         with suppress(ValueError):  # a job whose stored file is damaged has no answers to take over
             return [of.id for of in earlier if self._backends.models(of) == self._backends.models(job)]
@@ -110,7 +109,6 @@ class TakeOver:
 
 
 def _holds(one: AwaitedEnd, asked: Asked, *, is_same_file: bool) -> bool:
-    """True if a row may take over the outcome that it awaited, under the rules for reused answers."""
     answer = one.answer
     assert answer is not None, "there is one"
     is_run = is_same_file and answer.fingerprint == one.fingerprint

@@ -94,7 +94,6 @@ def _common(
     before: tuple[tuple[object, ...], CommonRefusal] | None,
     kind: tuple[object, ...],
 ) -> CommonRefusal | None:
-    """Return the refusal shared by a task's rows so far and this row, or None if they differ."""
     if before is not None:
         first, known = before
         number = known.rows + int(row.custom_id != known.first)

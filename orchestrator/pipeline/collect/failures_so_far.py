@@ -111,7 +111,6 @@ def _failed(
 
 
 def _goes_on(row: InShard, outcome: Outcome, retries: Mapping[str, int], goes_up: bool) -> bool:
-    """True if a row with a bad answer will be asked again, so it has not failed yet."""
     if outcome.error_code not in BAD_ANSWERS:
         return False
     return goes_up or (outcome.error_code in MENDABLE and row.again < retries.get(row.task, 0))

@@ -131,7 +131,6 @@ def discard(home: Home, shard: Shard) -> None:
 
 
 def _wanted(home: Home, shard: Shard) -> list[tuple[str, str]]:
-    """Return the kind and id of each named file that has not been downloaded yet."""
     named = zip(KINDS, (shard.output_file_id, shard.error_file_id), strict=True)
     return [(kind, name) for kind, name in named if name is not None and not home.results(shard.id, kind).exists()]
 
@@ -219,7 +218,6 @@ def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path
 
 
 def _stated_size(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
-    """Return the total size of files in bytes, as their backend states it, or None if a size is unknown."""
     sizes = []
     for _, file_id in files:
         try:

@@ -87,7 +87,6 @@ class Gather:
     def _fetched(
         self, job: Job, shard: Shard, handle: BackendHandle
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | fetch.FilesAwaited:
-        """Return a batch's files with the reasons for its failure, or what orch waits for."""
         now, until = self._work.now(), self._files_until(job, shard)
         known = self._work.polls.of(shard, now).phase(FilesPhase)
         known.begun_at = known.begun_at or now
@@ -134,7 +133,6 @@ class Gather:
         return replace(shard, **wrong)
 
     def _with_names(self, shard: Shard, handle: BackendHandle) -> Shard:
-        """Return the shard with the files that its ended batch names by now. Raises BackendError."""
         batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
         if batch is None or (batch.output_file_id is None and batch.error_file_id is None):
             return shard
@@ -173,7 +171,6 @@ class Gather:
         return True
 
     def _sends(self, job: Job, shard: Shard) -> bool:
-        """True if a shard's unanswered rows are sent again, by their own job or by a job that awaits them."""
         store = self._work.store
         return job.cancel_requested_at is None or store.awaited.is_awaited(open_jobs(store, job.home), shard.id)
 

@@ -146,7 +146,6 @@ def clear(home: Home, shard: Shard) -> None:
 
 
 def _lacks_some(store: Store, home: Home, shard: Shard, batch: RemoteBatch, parts: Sequence[Path]) -> bool:
-    """True if the files still lack answers that the shard is owed."""
     named = {name for part in parts for name in results.custom_ids(part)}
     names = store.rows.named(shard, named, anywhere=True)
     before = results.survey([home.results(shard.id, kind) for kind in KINDS], names).executed

@@ -75,7 +75,6 @@ class LearnedRefusals:
         return line_writer(self._job, self._handle.recipient, self._model, self._shard.endpoint, refused)
 
     def _body(self, row: InShard, writer: LineWriter) -> Mapping[str, Any]:
-        """Return a row's body from a writer; empty if the row's line is gone."""
         try:
             with self._lines.open("rb") as file:
                 file.seek(row.span.offset)

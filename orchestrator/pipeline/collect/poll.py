@@ -166,7 +166,6 @@ class BatchPolling:
         return UnknownBatch(moved=self._lose(job, shard, "the backend no longer knows this batch"))
 
     def _listed(self, shard: Shard, handle: BackendHandle) -> RemoteBatch | None:
-        """Return a batch from its backend's list, if retrieving it has failed for some time."""
         now = self._work.now()
         failing_since = self._work.polls.of(shard, now).failing_since
         if handle.is_own or failing_since is None or now < failing_since + overdue.LISTED_AFTER:
@@ -177,7 +176,6 @@ class BatchPolling:
         return None
 
     def _is_lost(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Give up a batch that its backend does not show or does not end. True if it was given up."""
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         now, life = self._work.now(), self._life(job, shard, handle)
@@ -196,7 +194,6 @@ class BatchPolling:
         return polled_batch.life_of(job, shard, handle, watched, may_leave=may_leave)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
-        """End a batch as gone: its rows continue, and orch looks for its answers for some time."""
         now = self._work.now()
         facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal_code": BATCH_GONE, "refusal": why}
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None, **facts)

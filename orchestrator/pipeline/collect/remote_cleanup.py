@@ -117,14 +117,12 @@ class RemoteCleanup:
             self._settle(job, shard, handle, done.value)
 
     def _look(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
-        """Look for late answers. Return True once they are complete, else None."""
         if late_answers.look(self._store, self._home, shard, handle, self._now()) is None:
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return None
         return True
 
     def _delete(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Delete the files of a shard at its backend. May be called again after a BackendError."""
         for file_id in _files_of(shard):
             try:
                 handle.api.forget_file(file_id)

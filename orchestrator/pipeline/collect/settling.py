@@ -129,7 +129,6 @@ class _Settlement:
             self._escalating.clear()
 
     def _common(self) -> Mapping[str, CommonRefusal]:
-        """Return the refusals by which rows of whole tasks are held back, by task."""
         store, ended = self._store, self._ended
         if ended.job.cancel_requested_at is not None:
             return {}
@@ -265,7 +264,6 @@ class _Settlement:
             self._adopted[row.seq] = price if before is None else replace(before, cost=before.cost + price.cost)
 
     def _book_costs(self) -> None:
-        """Book the costs that are not part of a final outcome."""
         ended, book, price = self._ended, self._store.ledger.book, self._ended.handle.price
         shard, model, now = ended.shard, ended.model, ended.now
         # Rows that had been sent when their batch ended cost upstream time, or attempts that may be billed.
@@ -297,7 +295,6 @@ class _Settlement:
 
 
 def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
-    """Return the code of a failed check for which a row may be asked again, or None if its outcome stands."""
     job = ended.job
     late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
@@ -322,9 +319,6 @@ def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -
 
 
 def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
-    """Estimate the usage of a row whose backend reports none, from its prompt and its answer's text or maximum
-    length.
-    """
     output = row.max_output or 0
     if outcome is not None and outcome.answer_bytes:
         said = tokens.estimate(outcome.answer_bytes)
@@ -375,7 +369,6 @@ def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[In
 
 
 def _alike(store: Store, home: Home, ended: EndedShard) -> Iterator[str]:
-    """Yield the tasks whose requests to the shard's model have the same fields as the shard's row."""
     job, shard = ended.job, ended.shard
     refused = store.refused_fields.of(shard.backend, ended.model, shard.endpoint, shard.intended_at or ended.now)
     writer = line_writer(job, ended.handle.recipient, ended.model, shard.endpoint, refused)

@@ -111,7 +111,6 @@ def _failed(outcome: Outcome, code: str, why: str) -> Outcome:
 
 
 def _is_proven(ended: EndedShard, row: InShard, outcome: Outcome) -> bool:
-    """True if an accepted answer has its row's code, or a quote from its document."""
     check = ended.checks.get(row.task)
     if check is not None and check.has_codes:
         return True
@@ -120,7 +119,6 @@ def _is_proven(ended: EndedShard, row: InShard, outcome: Outcome) -> bool:
 
 
 def _by_codes(store: Store, home: Home, ended: EndedShard, outcomes: Sequence[Ended]) -> dict[str, str]:
-    """Return the rows whose answers have the code of another row of the job, with that row's id."""
     coded = {task for task, check in ended.checks.items() if check.has_codes}
     if not coded:
         return {}

@@ -291,7 +291,6 @@ class UnansweredRows:
                 tally.again[verdict.code] += 1
 
     def _goes_elsewhere(self, row: InShard, verdict: BatchVerdict, rows: int) -> bool:
-        """True if a row of a batch that was refused as a whole is sent again."""
         ended = self._ended
         match verdict.disposition:
             case Disposition.WAIT:

@@ -78,7 +78,6 @@ def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerChe
 
 
 def _labels(store: Store, home: Home, job: Job, names: list[str]) -> list[tuple[str, float, str]]:
-    """Return the id, probability and label of each labelled row."""
     rows = [row for row in store.rows.finished(job.id, names) if row.state is RequestState.SUCCEEDED]
     found = []
     try:

@@ -197,7 +197,6 @@ def _wanted(job: Job) -> str:
 
 
 def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
-    """Compare the job's answers with the known answers, and record the result. None without known answers."""
     spec = spec_of(job)
     if spec is None or spec.gold is None:
         return None
@@ -220,7 +219,6 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
 
 
 def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) -> Quality:
-    """Record that a job's answers cannot be judged. With a quality threshold, they are withheld."""
     found = Quality(0, 0, 0, 0, None if spec.quality_threshold is None else why)
     store.quality.note(job.id, found, now)
     store.jobs.note(job.id, EventKind.QUALITY, why, now)
@@ -228,7 +226,6 @@ def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) ->
 
 
 def _answers(store: Store, home: Home, job: Job, custom_ids: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the answers of rows that were asked, by custom_id; None for a failed row."""
     for start in range(0, len(custom_ids), CHUNK):
         rows = [row for row in store.rows.finished(job.id, custom_ids[start : start + CHUNK]) if row.state in ASKED]
         for row, line in zip(rows, merge.lines(home.results, rows, checks_of(job), style="jsonl"), strict=True):

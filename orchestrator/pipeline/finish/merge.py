@@ -98,7 +98,6 @@ def check_output(path: Path, source: Path | None) -> None:
 
 
 def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
-    """Return the problem with an output's path and a hint, or None."""
     target = resolved(path)
     if target.is_dir():
         return "is a folder", "name a file in it"

@@ -151,7 +151,6 @@ def is_kept(name: str) -> bool:
 
 
 def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
-    """Yield the lines and files that databases name but the backup lacks. `sizes` has the bytes of its files."""
     here = Home(Path())
     if (folder / DATABASE).exists():
         with Store.open(f"sqlite:///{folder / DATABASE}") as store:
@@ -226,7 +225,6 @@ def check(path: Path) -> BackupContents:
 
 
 def _danger(member: tarfile.TarInfo) -> str | None:
-    """Return the harm that unpacking a member could do. None for a plain file or folder inside the target."""
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts:
         return f"{member.name}: would be unpacked outside the folder"
@@ -261,7 +259,6 @@ def _label(path: Path, archive: tarfile.TarFile) -> Label:
 def _broken_lines(
     folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: BackupContents
 ) -> Iterable[str]:
-    """Yield a problem for each line that a row refers to and that is not JSON."""
     here = Home(Path())
     with Store.open(f"sqlite:///{folder / DATABASE}") as store:
         for shard, kind, span in store.removals.result_lines(found.label.home):

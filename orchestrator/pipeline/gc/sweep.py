@@ -161,7 +161,6 @@ def _leaving(home: Home, job: Job) -> Leaving:
 
 
 def _let_go(store: Store, home: Home, verdict: RetentionVerdict, now: datetime) -> bool:
-    """Let the database forget a job's files. False if the job was resumed."""
     mark = home.job(verdict.job_id) / GOING
     has_folder = mark.parent.is_dir()
     if has_folder:
@@ -206,7 +205,6 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple[list[Orphan], list[Path]]:
-    """Return leftovers of killed processes and old benches, and folders with results of unknown jobs, which stay."""
     jobs = {job.id: job for job in store.removals.jobs(identity)}
     found = [
         Orphan(path, disk.size_of(path) if path.is_dir() else path.stat().st_size, reason)
@@ -238,7 +236,6 @@ def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple
 
 
 def _of_no_job(path: Path) -> list[Orphan]:
-    """Return a folder that a killed build left, unless a build may still run there."""
     if not all(_is_old(file) for file in (path, *path.rglob("*"))):
         return []
     if not _is_free(path / "build.lock"):
@@ -247,7 +244,6 @@ def _of_no_job(path: Path) -> list[Orphan]:
 
 
 def _is_free(lock: Path) -> bool:
-    """True if no process holds a lock file. The file is not changed."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

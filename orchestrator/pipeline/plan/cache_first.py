@@ -104,7 +104,6 @@ def cache_first(
 
 
 def _costs(prices: Prices, one: Unproven, size: int, life: CacheLife) -> tuple[PrefixCosts, Decimal | None]:
-    """Return the costs of a prefix of this size, and the highest cost of the row asked first. Raises UsageError."""
     lasting = size if life.seconds > 300 else 0
     written = Usage(input_tokens=size, cache_write_tokens=size, cache_write_1h_tokens=lasting)
     left = Usage(max(0, estimate(one.row.span.length) - size), output_tokens=one.row.max_output or 0)

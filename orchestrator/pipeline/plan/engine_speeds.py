@@ -188,14 +188,12 @@ class EngineSpeeds:
 
     @property
     def _each(self) -> float:
-        """Mean tokens of a row, prompt plus answer; at least 1."""
         found = self._rows()
         tokens = sum(one.rows * (one.tokens.input + one.tokens.output) for one in found)
         return max(1.0, tokens / max(1, sum(one.rows for one in found)))
 
 
 def _engines(backend: TimedBackend, model: str) -> float:
-    """Return how many engines of a model can run at the same time."""
     if isinstance(backend, EnginesBackend) and model in backend.models:
         return max(1, backend.upstream_count // backend.models[model].tensor_parallel)
     if isinstance(backend, RayBackend) and model in backend.models:

@@ -169,7 +169,6 @@ def _both(one: Route, other: Route) -> Route:
 
 
 def _last(times: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest time, or None if one of the times is unknown."""
     found = list(times)
     return None if None in found else max((at for at in found if at is not None), default=None)
 

@@ -272,7 +272,6 @@ class Planning:
 
     @property
     def _is_stuck(self) -> bool:
-        """True if some waiting rows have been refused by every backend."""
         usable = {one.backend for one in self._usable}
         return any(usable <= {*avoid} for avoid in self._refused_by)
 
@@ -320,17 +319,14 @@ class Planning:
 
     @property
     def _has_hours(self) -> bool:
-        """True if the price of a synchronous backend changes within the planned time."""
         return any(isinstance(one, SynchronousOption) and one.cost_steps for one in self._usable)
 
     @property
     def _has_to_leave(self) -> bool:
-        """True if rows are at a synchronous backend that may no longer take them."""
         usable = {option.backend for option in self._usable}
         return any(backend not in usable for backend, _ in self.open_rows.synchronous)
 
     def _probed(self, rows: Open, terms: Terms) -> tuple[Probe | None, Decision] | None:
-        """Return the probe and the decision on the other rows. None if no probe is due."""
         routing = self._config.routing
         if self._job.deadline_at is None:
             return None
@@ -428,12 +424,10 @@ class Planning:
         return [avoid for avoid in self._avoided if avoid not in self._rerouted]
 
     def _sync_options_for(self, avoid: tuple[str, ...]) -> list[SynchronousOption]:
-        """Return the synchronous options outside `avoid`, the cheapest first."""
         handles = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in avoid]
         return sorted(handles, key=lambda one: one.cost.p50)
 
     def _may_move(self, work: OpenRows, shard: Shard) -> bool:
-        """True if the planner may move these rows; rows without an alternative backend stay."""
         return not work.avoid or any(one.backend != shard.backend for one in self._sync_options_for(work.avoid))
 
     def _waiting(self, avoid: tuple[str, ...]) -> int:

@@ -90,7 +90,6 @@ def _problem(name: str, backend: Backend, models: list[str]) -> str | None:
 
 
 def _of_upstreams(name: str, urls: tuple[str, ...], key_env: str | None, models: list[str], hint: str) -> str | None:
-    """Return the first problem if every upstream has one, else None."""
     problems = []
     for url in urls:
         problem = _of_upstream(name, url, key_env, models, hint)

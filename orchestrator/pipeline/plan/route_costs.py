@@ -194,7 +194,6 @@ class Prospects:
 
     @property
     def _given_up(self) -> dict[str, str]:
-        """Reasons against backends whose upstreams have taken no row for longer than the backend's `patience`."""
         found = {}
         for name, seconds in self._down.items():
             backend = self._config.backends.get(name)
@@ -234,7 +233,6 @@ class Prospects:
         )
 
     def _few_rows(self, name: str) -> str | None:
-        """Return the reason why a model's waiting rows are too few for a batch at a backend, or None."""
         backend, waiting = self._config.backends[name], Counter[str]()
         least = limits_of(backend, profile_for(backend)).min_rows
         for part in self._open:
@@ -314,7 +312,6 @@ class Prospects:
         return _plus(found, base, max(0.0, rest), max(0.0, rest))
 
     def _cheapest(self, shape: Shape) -> Cost | None:
-        """Return the lowest cost of a row, or None if no backend paid by the token has its model."""
         models, found = models_of(self._config, self._job), []
         for option in self.options:
             backend = self._config.backends[option.backend]
@@ -338,10 +335,6 @@ class Prospects:
     # --- money
 
     def _cost_steps(self, name: str, backend: SyncBackend) -> CostSteps:
-        """Return the times and sizes of a backend's price changes before the deadline.
-
-        Empty for a job without a deadline.
-        """
         prices, models = prices_of(backend, self._config, lambda: self._now), models_of(self._config, self._job)
         if self._job.deadline_at is None or not isinstance(prices, ByToken):
             return ()
@@ -426,7 +419,6 @@ class Prospects:
 
     @cached_property
     def _late_nights(self) -> Mapping[str, Collection[date]]:
-        """Nights on which batches were late, by their backend."""
         hosted = [name for name, backend in self._config.backends.items() if not isinstance(backend, OwnServer)]
         return {name: observations.late_nights(self._sight(name).shards) for name in hosted}
 

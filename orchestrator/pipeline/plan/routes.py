@@ -66,7 +66,6 @@ def standing_of(config: Config, job: Job, shard: Shard) -> RungStanding:
 
 
 def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names]) -> dict[str, str | None]:
-    """Return a backend's names for a job's aliases, and for stronger models of their lists that the backend has."""
     names = {alias: resolve_model(alias, backend, models) for alias in aliases}
     higher = {rung: resolve_model(rung, backend, models) for alias in aliases for rung in above(alias, models)}
     return names | {rung: name for rung, name in higher.items() if name is not None}
@@ -100,7 +99,6 @@ def _check_rungs(config: Config, job: Job) -> None:
 def _wrong_model(
     config: Config, job: Job, alias: str, message: str, hint: str | None, *inside: str | int
 ) -> InputError:
-    """Return an error about an alias or a value inside it, with its line in the job file or in orch.toml."""
     file, line, place = Path(job.source), None, ("models", alias, *inside)
     if not _is_in_job_file(job, alias):
         return config.mistake(place, message, hint)
@@ -115,7 +113,6 @@ def _is_in_job_file(job: Job, alias: str) -> bool:
 
 
 def _spelled(job: Job, alias: str, backend: str, model: str) -> str:
-    """Return the entry that names an alias's model at a backend, in the syntax of the file with the alias."""
     base = rung_of(alias)[0]
     pair = f"{base}: {{{backend}: {model}}}" if _is_in_job_file(job, base) else f'{base} = {{{backend} = "{model}"}}'
     return f"write  {pair}"
@@ -283,7 +280,6 @@ def _check_names_of_backends(config: Config, job: Job) -> None:
 
 
 def _check_backends_of_models(config: Config, job: Job) -> None:
-    """Raise InputError if an alias of a task has names only for backends that orch.toml does not have."""
     models = models_of(config, job)
     for alias in sorted({alias for task in asked_tasks(job) for alias in task.aliases.values()}):
         names = models.get(alias)
@@ -301,7 +297,6 @@ def _check_backends_of_models(config: Config, job: Job) -> None:
 def _used(
     uses: Iterable[tuple[str, str]], names: Mapping[str, str | None], models: Mapping[str, Names]
 ) -> list[tuple[str | None, str]]:
-    """Return a backend's names for the models that may be asked, each with its endpoint."""
     return sorted(
         {(names.get(rung), url) for alias, url in uses for rung in (alias, *above(alias, models)) if rung in names},
         key=str,
@@ -316,7 +311,6 @@ def _lost(
     models: Mapping[str, Names],
     refused: Refused,
 ) -> str | None:
-    """Return the settings of tasks that their models at a backend reject, or None."""
     recipient = recipient_of(config.backends[backend])
     found: dict[str, list[str]] = {}
     is_curable = False
@@ -336,10 +330,6 @@ def _lost(
 def _candidate(
     config: Config, name: str, uses: Sequence[tuple[str | None, str]], lost: Callable[[], str | None]
 ) -> Candidate:
-    """Return a backend as a candidate.
-
-    `uses` has models and their endpoints; `lost` returns settings that models reject.
-    """
     backend, unpriced = config.backends[name], None
     urls = ANY_ENDPOINT
     match backend:
@@ -366,7 +356,6 @@ def _candidate(
 def _first_unpriced(
     config: Config, backend: Backend, uses: Iterable[tuple[str | None, str]]
 ) -> tuple[str, str] | None:
-    """Return the first model without a price at a backend, with the reason. None if each model has a price."""
     for model, url in uses:
         if model is not None:
             try:
@@ -377,7 +366,6 @@ def _first_unpriced(
 
 
 def _example(backend: Backend) -> str:
-    """Return an example of a model's name at a backend: a model that the backend has, or else a placeholder."""
     match backend:
         case LocalBackend():
             return "default"  # the model that its upstream serves

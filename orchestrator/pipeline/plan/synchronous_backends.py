@@ -55,7 +55,6 @@ def at_once(config: Config, wanted: str | None = None) -> AtOnce:
 
 
 def _problem(name: str, url: str, key_env: str | None) -> str | None:
-    """Return the reason why an upstream cannot be used, or None if it answers. Its models are not checked."""
     import httpx2
 
     try:
@@ -72,7 +71,6 @@ def _problem(name: str, url: str, key_env: str | None) -> str | None:
 
 
 def _hint(config: Config) -> str | None:
-    """Return an orch.toml entry for the synchronous API of the first provider that has one."""
     for backend in config.backends.values():
         if isinstance(backend, HostedBackend) and backend.has_sync_api:
             provider = profile_for(backend).provider

@@ -136,7 +136,6 @@ class UnknownBatches:
         return [one for one in pending if one.preflight is None and one.backend == handle.name]
 
     def _look(self, handle: BackendHandle, listing: BatchListing) -> None:
-        """Read the batches without a known owner again, if due."""
         if self.is_due(handle):
             listing.unowned = [self._current(handle, batch) for batch in listing.unowned]
             listing.look_at = self._now() + listing.pause
@@ -150,11 +149,9 @@ class UnknownBatches:
         return batch
 
     def _undecided(self, listing: BatchListing) -> list[RemoteBatch]:
-        """Return the batches whose owner is still unknown."""
         return [one for one in listing.unowned if not one.problems and self._lines_of(one) is None]
 
     def _known(self, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
-        """Return a batch with its lines. None if they were not read or are gone."""
         return self._theirs.get(batch.id, (batch, None))
 
     def _lines_of(self, batch: RemoteBatch) -> SentLines | None:
@@ -194,7 +191,6 @@ class UnknownBatches:
         batch: RemoteBatch,
         dissolve: Callable[[Shard, str], None],
     ) -> str | None:
-        """Adopt a batch and return a message, or None if the batch has no waiting row."""
         pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
         same = next((one for one in self._waiting(job, handle) if one.id == batch.shard), None)
         if batch.id not in self._looked_up:
@@ -252,7 +248,6 @@ class UnknownBatches:
         )
 
     def _read(self, job: Job, handle: BackendHandle, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
-        """Return a batch with its lines. None if the lines cannot be read. They are read only once."""
         if batch.id not in self._theirs:
             batch = self._listings[handle.name].confirmed(handle, batch, job, self._now())
             self._theirs[batch.id] = batch, handle.api.input_lines(batch)
@@ -297,7 +292,6 @@ class UnknownBatches:
         return messages
 
     def _made_of(self, job: Job, handle: BackendHandle, found: list[Match]) -> list[Shard]:
-        """Return new shards for batches, with the input files that reading the results needs."""
         made, profile = list[Shard](), handle.profile
         for match in found:
             least = made[-1].number + 1 if made else self._store.shards.next_number(job.id)
@@ -340,7 +334,6 @@ class UnknownBatches:
         return self._repaid(job, shard, model, handle, batch, is_gone=is_gone)
 
     def _is_newer(self, batch: RemoteBatch) -> bool:
-        """True if a batch was made after the last job that the store knows as sent."""
         return self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
 
     def _repaid(
@@ -362,7 +355,6 @@ class UnknownBatches:
             raise
 
     def _shares(self, job: Job, shard: Shard, of: JobId) -> bool:
-        """True if another job has a row of the shard, with the same request."""
         ids, known = sorted(self._store.rows.custom_ids(shard.id)), self._store.known
         for first in range(0, len(ids), CHUNK):
             some = ids[first : first + CHUNK]
@@ -436,16 +428,13 @@ def _remove(lists: list[list[RemoteBatch]], batch: RemoteBatch) -> None:
 
 
 def _name_of(batch: RemoteBatch) -> str:
-    """Return the name of the job in the shard's id that a batch carries, or an empty string."""
     return job_of(batch).rpartition("-")[0]
 
 
 def _may_be_billed(handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if a batch's rows may have been answered, and its backend is not our own server."""
     is_refused = batch.status is BatchStatus.FAILED or _has_answered_nothing(batch)
     return not handle.profile.is_orch and not is_refused
 
 
 def _has_answered_nothing(batch: RemoteBatch) -> bool:
-    """True if a batch ended without any answer, by its backend's own counts."""
     return batch.status.is_final and batch.is_counted and not batch.completed and not batch.output_tokens

@@ -159,7 +159,6 @@ class BatchListing(Struct):
         )
 
     def _failed(self, error: BackendError, now: datetime) -> BackendError:
-        """Record the failure of the list, and the time of the next request."""
         self.failing_since = self.failing_since or now
         after = error.retry_after if isinstance(error, BackendRefused) else None
         wait = max(self.pause, timedelta(seconds=min(after or 0, 3600)))
@@ -170,7 +169,6 @@ class BatchListing(Struct):
     def _listed(
         self, store: Store, home: Home, handle: BackendHandle, since: datetime, now: datetime
     ) -> tuple[list[RemoteBatch], list[RemoteBatch]]:
-        """Return the batches that carry a shard's id, and the batches without a known owner."""
         try:
             if handle.profile.tells_shards:
                 return handle.api.tagged(since) or [], []

@@ -250,7 +250,6 @@ def _uploaded(
 
 
 def _forget_stray(store: Store, shard: Shard, handle: BackendHandle, stray: StrayUpload, began: datetime) -> None:
-    """Delete the foreign file that a backend returned for an upload, unless it is in use or older than the upload."""
     is_old = stray.created_at is not None and stray.created_at < began - STRAY_SLACK
     if is_old or store.shards.uses_file(shard.backend, stray.file_id):
         return
@@ -273,7 +272,6 @@ def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = Non
 def _refused_create(
     store: Store, intended: Shard, refusal: BackendRefused, watched: PolledShard, now: datetime
 ) -> Waits | None:
-    """End a shard whose batch was refused, or let the shard wait if its upload is not usable yet."""
     sending = watched.phase(SendPhase)
     since = sending.refused_since = sending.refused_since or now
     if not input_is_missed(refusal.code, refusal.message) or sending.uploads >= MOST_UPLOADS:
@@ -376,7 +374,6 @@ def _patience(shard: Shard, handle: BackendHandle) -> timedelta:
 def _may_appear(
     store: Store, shard: Shard, handle: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
 ) -> str | None:
-    """Return why a batch that the list does not show may still exist, or None."""
     searching = watched.phase(SearchPhase)
     patience = _patience(shard, handle)
     told = "it was created without a confirmation"

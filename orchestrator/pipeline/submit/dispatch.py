@@ -135,7 +135,6 @@ class Dispatch:
         return False
 
     def _is_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Give up a shard that cannot be sent, so that its rows go elsewhere or fail. True if it was given up."""
         if shard.preflight is None and shard.rows < handle.limits.min_rows and shard.input_file_id is None:
             why = few_rows(handle.limits.min_rows, shard.rows)
             create_once.give_up(self._work.store, shard, why, self._work.now(), TOO_FEW_ROWS)
@@ -183,11 +182,9 @@ class Dispatch:
         return self._ends(job, shard, handle, send)
 
     def _collect(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Pick up the result of sending a shard, if it has arrived."""
         return self._ends(job, shard, handle, partial(self._work.provider_calls.collect, shard.id))
 
     def _ends(self, job: Job, shard: Shard, handle: BackendHandle, send: Callable[[], Done[bool] | None]) -> bool:
-        """Return True if a shard was sent. Its failure is recorded, and raised if a person should know."""
         try:
             done = send()
             if done is None or not done.value:
@@ -261,7 +258,6 @@ class Dispatch:
         return True
 
     def _adopted(self, job: Job, shard: Shard, handle: BackendHandle) -> Readiness:
-        """Adopt batches of the job that the store does not know. The shard's own batch may be among them."""
         model = self._work.model(job, shard)
         found = self._earlier.adopt(job, shard, model, handle, lambda other, why: self._dissolve(job, other, why))
         for told in found:
@@ -295,7 +291,6 @@ class Dispatch:
         return True
 
     def _end_double(self, job: Job, shard: Shard, handle: BackendHandle, double: RemoteBatch) -> None:
-        """Cancel a second batch that a backend made from one request. Its finished rows are billed."""
         with suppress(BackendError):
             if not double.status.is_final:
                 handle.api.cancel(double.id)

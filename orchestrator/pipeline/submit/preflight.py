@@ -106,7 +106,6 @@ def _with_mark(line: bytes, marks: Sequence[CacheMark]) -> bytes:
 
 
 def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: LearnedRefusals) -> bool:
-    """True if the refusal taught orch another way to write this request."""
     (row,) = store.rows.of_shard(shard.id)
     assert answer.error is not None, "it is refused"
     error = answer.error
@@ -123,7 +122,6 @@ def _words(answer: DirectAnswer) -> str:
 
 
 def _end(store: Store, home: Home, intended: Shard, answer: DirectAnswer, asked: Asked, now: datetime) -> Asked:
-    """Keep the outcome of a row, then end its shard."""
     (custom_id,) = store.rows.custom_ids(intended.id)
     if answer.is_answer:
         _keep(home, intended, "output", result_line(custom_id, answer))
@@ -149,7 +147,6 @@ def recover(store: Store, home: Home, shard: Shard, now: datetime) -> Asked:
 
 
 def _unanswered_line(custom_id: str) -> bytes:
-    """Return a result line for a row that was sent once and has no known answer."""
     orch = Provenance("", latency_ms=0, upstream_seconds=0.0, attempts=1, uncertain=1)
     error = {"code": CANCELLED, "message": UNKNOWN}
     told = {"custom_id": custom_id, "response": None, "error": error, "orch": orch}

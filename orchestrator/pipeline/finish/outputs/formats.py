@@ -286,7 +286,6 @@ def _write(sheet: Worksheet, row: int, column: int, cell: Any) -> None:
 
 
 def _fitted(text: str) -> str:
-    """Return the text, cut to fit a cell if necessary. A cut text ends with its original length."""
     # Excel counts UTF-16 units.
     if len(text) <= CELL_CHARACTERS // 2 or len(text.encode("utf-16-le")) // 2 <= CELL_CHARACTERS:
         return text

@@ -233,7 +233,6 @@ def _named(task: str, kind: Kind, *, flat: bool) -> Iterator[tuple[str, Kind]]:
 
 
 def _fields(output: Any, kind: Kind) -> tuple[list[Any], bool]:
-    """Return the answer's fields that fit their columns, and True if all fields do."""
     if not isinstance(kind, Struct):
         return _fitted([(output, kind)])
     given = output if isinstance(output, dict) else {}
@@ -254,7 +253,6 @@ def _fitted(parts: list[tuple[Any, Kind]]) -> tuple[list[Any], bool]:
 
 
 def _leaves(kind: Kind, values: list[Any]) -> Iterator[Any]:
-    """Yield the values of a flat table's columns, in the order of `_named`."""
     kinds = [inner for _, inner in kind.fields] if isinstance(kind, Struct) else [kind]
     for value, inner in zip(values, kinds, strict=True):
         if isinstance(inner, Struct):
@@ -283,7 +281,6 @@ def _cut(name: str, most: int | None) -> str:
 
 
 def _columns_there(name: str, names: Sequence[str]) -> str:
-    """Return the hint for an unknown column: the column probably meant, and the table's columns."""
     of_a_row = {column for column, _ in (*IDENTITY, *PROVENANCE, *ON_REQUEST)}
     known = {one.rpartition(".")[2].casefold(): one for one in reversed(names)}
     known |= {one.casefold(): one for one in names}

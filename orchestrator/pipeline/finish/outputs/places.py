@@ -116,7 +116,6 @@ def mark_of(place: str | Path) -> str:
 
 @contextmanager
 def _output_errors(place: str | Path) -> Iterator[None]:
-    """Turn any error into an OutputError with a code and the destination's name."""
     try:
         yield
     except OutputError:
@@ -136,7 +135,6 @@ def _fault(place: str | Path, error: Exception) -> OutputError:
 
 
 def _target(place: Path) -> Path:
-    """Return the file that a path names or would create. Raises OSError."""
     target = resolved(place)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")

@@ -97,7 +97,7 @@ def probe(url: str, table: str, layout: Layout) -> None:
 
 
 class _TakeBack(Exception):
-    """Signals that the transaction is to be rolled back."""
+    """Rolls the transaction back."""
 
 
 def _file_of(url: str) -> Path | None:
@@ -154,7 +154,6 @@ def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]
 
 
 def _table_with(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
-    """Return the table with every wanted column. Missing columns are created."""
     if not inspect(tx).has_table(name):
         table = Table(name, MetaData(), *wanted)
         table.create(tx)
@@ -196,7 +195,6 @@ def _type(kind: Kind, vectors: _VectorType) -> TypeEngine[Any]:
 
 
 def _vector_type(tx: Connection) -> _VectorType:
-    """Return a function that returns the database's column type for vectors of a size."""
     if tx.dialect.name != "postgresql":
         return lambda size: Text()
     # An installed type is not enough: this user must also be able to find it.

@@ -89,7 +89,6 @@ def _plans() -> None:
 
 
 def _words() -> None:
-    """Rename states and kinds to rerouted, reasked and escalated."""
     op.execute("ALTER TABLE shards RENAME COLUMN pulled_at TO rerouted_at")
     op.execute("ALTER TABLE shards RENAME COLUMN pulled_for TO rerouted_for")
     op.execute("UPDATE events SET kind = 'rerouted' WHERE kind = 'rescued'")
@@ -99,7 +98,6 @@ def _words() -> None:
 
 
 def _indexes() -> None:
-    """Replace the indexes of waiting rows, shards and failures by ones whose worst use is harmless."""
     # Rows from before outcomes had a time.
     op.execute("UPDATE requests SET settled_at = 0 WHERE settled_at IS NULL AND state <> 'pending'")
     op.drop_index("ix_requests_waiting", table_name="requests")
@@ -131,7 +129,6 @@ def _failures() -> None:
 
 
 def _codes() -> None:
-    """Add codes for facts that only sentences stated."""
     op.add_column("jobs", sa.Column("cancel_code", sa.String(length=16), nullable=True))
     op.add_column("shards", sa.Column("refusal_code", sa.Text(), nullable=True))
     op.add_column("events", sa.Column("code", sa.Text(), nullable=True))
@@ -154,7 +151,6 @@ def _codes() -> None:
 
 
 def _refusal_codes() -> None:
-    """Split `code: message` into a code and a message."""
     shards = sa.table("shards", sa.column("id"), sa.column("refusal"), sa.column("refusal_code"))
     bind = op.get_bind()
     for shard_id, refusal in bind.execute(
@@ -166,9 +162,6 @@ def _refusal_codes() -> None:
 
 
 def _warning_codes() -> None:
-    """Record the budget and period of each warning as a code, so that no warning is repeated on its job or as an
-    alert.
-    """
     events = sa.table("events", sa.column("id"), sa.column("kind"), sa.column("reason"), sa.column("code"))
     alerts = sa.table("alerts", sa.column("id"), sa.column("kind"), sa.column("key"))
     bind = op.get_bind()
@@ -187,7 +180,6 @@ def _code_of(warning: re.Match[str]) -> str:
 
 
 def _statistics() -> None:
-    """Switch off the statistics by which Postgres would misjudge the newest job."""
     if op.get_bind().dialect.name == "postgresql":
         # Statistics of earlier jobs say that the newest job has no rows. Every index then looks as good as the index
         # by `seq`. Without statistics, Postgres assumes 200 jobs of equal size.
