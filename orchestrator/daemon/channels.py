@@ -83,7 +83,6 @@ class Webhook(Struct, frozen=True):
             raise BackendError(f"the webhook answered {answer.status_code}")
 
     def check(self) -> None:
-        """Check that the variable is set. Raises UsageError."""
         _variable(self.variable, self.environ, "the address of the webhook")
 
 
@@ -160,7 +159,6 @@ class Folder(Struct, frozen=True):
     name: str = "folder"
 
     def send(self, message: Message) -> None:
-        """Write a message. Raises StorageError."""
         try:
             for ending, text in (("md", message.text), ("html", message.page)):
                 if text is not None:
@@ -198,7 +196,6 @@ class Plugged(Struct, frozen=True):
             raise BackendError(f"the channel {self.name} failed: {type(error).__name__}") from None
 
     def check(self) -> None:
-        """Check that the plug-in is installed. Raises UsageError."""
         self._entry_point()
 
     def _entry_point(self) -> metadata.EntryPoint:

@@ -31,7 +31,6 @@ def driver_for(name: str, settings: AnyFleet, folder: Path, tell: Callable[[str]
 
 
 def require_open(name: str, settings: FleetBackend) -> None:
-    """Raise RefusedError outside the hours in which a backend's engines may run."""
     hours = settings.open_hours
     if hours is not None and now() < (opens := hours.span(now()).opens):
         raise RefusedError(

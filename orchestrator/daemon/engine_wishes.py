@@ -19,8 +19,6 @@ FILE_NAME = "wishes.json"
 
 
 class Wished(Struct, frozen=True):
-    """A wish, with the time at which it was made."""
-
     wish: EngineWish
     at: datetime
 

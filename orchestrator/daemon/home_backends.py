@@ -101,7 +101,6 @@ class HomeBackends(BackendSet):
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Close all backends, and end their servers and engines."""
         self._stack.close()
 
     def open(self, name: str) -> BackendHandle:
@@ -208,13 +207,11 @@ class HomeBackends(BackendSet):
         return self.servers_health.down()
 
     def servers(self) -> Iterator[tuple[str, OwnBackend]]:
-        """Yield our running servers by backend, with their settings."""
         for name, found in [*self._opened.items()]:
             if found.ending is None and isinstance(found.settings, OwnServer):
                 yield name, found.settings
 
     def longest_paid_row(self) -> float:
-        """Return the maximum seconds for which a billed row may be in flight."""
         paid = (one.settings for one in [*self._opened.values()] if isinstance(one.settings, SyncBackend))
         return max([LONGEST_ASK, *(settings.request_timeout for settings in paid)])
 
@@ -249,14 +246,12 @@ class HomeBackends(BackendSet):
         return found
 
     def resume(self) -> None:
-        """Let our servers send rows again."""
         for opened in [*self._opened.values()]:
             if opened.server is not None:
                 with suppress(BackendError):
                     opened.server.resume()
 
     def use(self, config: Config) -> None:
-        """Use these settings from now on."""
         with self._lock:
             self.config = config
             for name, found in [*self._opened.items()]:

@@ -339,12 +339,10 @@ class Daemon:
                 self.notices.add(Notice(AlertKind.SETTINGS, what, told, "until then the old settings stay in force"))
 
     def news(self) -> list[str]:
-        """Return the messages about orch.toml and engines since the last call."""
         found, self._news[:] = [*self._news], []
         return found
 
     def use(self, config: Config) -> None:
-        """Use these settings from now on."""
         self._config = config
         for part in (self._budgets, self._monitor, self._backends, self._telemetry):
             part.use(config)
@@ -442,6 +440,5 @@ class Daemon:
 
 
 def check(config: Config) -> None:
-    """Raise UsageError for invalid settings of a backend."""
     for backend in config.backends.values():
         prices_of(backend, config, now)

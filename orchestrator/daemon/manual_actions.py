@@ -117,7 +117,6 @@ def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
 
 
 def night_words(night: Night) -> str:
-    """Return a night's state, job and reason as text."""
     job = "" if night.job_id is None else f", job {night.job_id}"
     return f"{night.state}{job}: {night.reason}"
 

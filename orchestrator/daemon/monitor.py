@@ -102,7 +102,6 @@ class Monitor:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait for the current look."""
         if self._thread is not None:
             self._thread.join()
 
@@ -290,6 +289,5 @@ def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
 
 
 def problem_code(error: OrchError) -> str:
-    """Return an error's kind, with the backend's own code if it has one."""
     word = (error.code or error.status) if isinstance(error, BackendRefused) else None
     return error.kind if word is None else f"{error.kind}:{word}"

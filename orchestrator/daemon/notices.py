@@ -25,7 +25,6 @@ class Notices:
         self._open[notice.key] = notice
 
     def taken(self) -> list[Notice]:
-        """Return all messages, and drop them."""
         found, self._open = [*self._open.values()], {}
         return found
 

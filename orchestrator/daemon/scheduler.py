@@ -73,7 +73,6 @@ class Scheduler:
         self._faults = Faults()
 
     def use(self, config: Config) -> None:
-        """Use these settings from the next tick on."""
         self._config = config
 
     def tick(self) -> list[str]:

@@ -155,7 +155,6 @@ class AdmissionControl:
         self._stopped[handle.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
 
     def worked(self, handle: BackendHandle, what: CallKind) -> None:
-        """Record that the account was accepted for this kind of call."""
         self._stopped.pop((handle.name, what), None)
 
     def refused_for(self, handle: BackendHandle, what: CallKind) -> timedelta:
@@ -188,7 +187,6 @@ class AdmissionControl:
         self._lost_inputs[handle.name] = min(len(SETTLES), self._lost_inputs.get(handle.name, 0) + 1)
 
     def settles(self, handle: BackendHandle) -> timedelta:
-        """Return how long to wait between an upload and the creation of its batch."""
         times = self._lost_inputs.get(handle.name, 0)
         return SETTLES[times - 1] if times else timedelta()
 

@@ -212,7 +212,6 @@ class SharedBudgets:
                 self._store.jobs.note(job.id, EventKind.BUDGET, told, self._now(), code=code)
 
     def standings(self) -> list[BudgetStanding]:
-        """Return the standing of every budget, in the order of orch.toml."""
         return [self._stands(budget) for budget in self._config.budgets]
 
     def _of(self, job: Job) -> list[Budget]:

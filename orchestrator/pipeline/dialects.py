@@ -96,7 +96,6 @@ class LineWriter(Struct, frozen=True):
 
     @property
     def endpoint(self) -> str:
-        """Endpoint of the batch."""
         return self.dialect.asked_at if self.is_ready else self.dialect.endpoint
 
     @property

@@ -95,7 +95,6 @@ class Pipeline:
 
     @property
     def remote_cleanup(self) -> RemoteCleanup:
-        """Clean-up at backends after shards have ended."""
         return self._batches.remote_cleanup
 
     def unreachable(self, job: Job) -> str | None:

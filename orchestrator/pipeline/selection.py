@@ -105,7 +105,6 @@ class Selection:
 
     @property
     def is_over(self) -> bool:
-        """True once the limit is reached."""
         return self._scope.limit is not None and self._taken >= self._scope.limit
 
     def may_hold(self, key: str, *, is_table: bool) -> bool:

@@ -20,8 +20,6 @@ _SCOPE = ("limit", "only", "tasks", "at_once")
 
 
 class Edited(StrEnum):
-    """Treatment of an unfinished job whose file was edited."""
-
     SUPERSEDE = "supersede"  # the new job takes over the shared rows; the old job's other rows are cancelled
     BESIDE = "beside"  # both jobs continue; shared rows are asked once
 

@@ -34,8 +34,6 @@ _FIELDS = AlertRecord.__struct_fields__
 
 
 class AlertRecords:
-    """Operations on alerts."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

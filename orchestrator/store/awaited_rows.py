@@ -42,8 +42,6 @@ class AwaitedEnd(Struct, frozen=True):
 
 
 class AwaitedRows:
-    """Operations on rows that await another job's rows."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -217,7 +215,6 @@ class AwaitedRows:
         return [_ended(row, found.get((row.carried_from, row.of_seq))) for row in rows]
 
     def of_source(self, job_id: JobId, of_job: JobId) -> list[int]:
-        """Return the `seq` of each row of a job that awaits a row of another job."""
         c = requests.c
         query = select(c.seq).where(c.job_id == job_id, IS_AWAITING, c.carried_from == of_job).order_by(c.seq)
         with self._db.read() as tx:

@@ -14,8 +14,6 @@ from orchestrator.store.tables import IS_CANARY, IS_WAITING, forecasts, requests
 
 
 class CanaryRows:
-    """Operations on the canary rows of jobs."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

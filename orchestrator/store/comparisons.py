@@ -29,7 +29,7 @@ _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
 
 
 class Comparisons:
-    """Operations on two runs. The jobs `before` and `after` need not be of the same series."""
+    """Compares two runs. The jobs `before` and `after` need not be of the same series."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -70,7 +70,6 @@ class Comparisons:
             yield DocumentRun(**{**row._mapping, "code": code or None, "message": message or None})
 
     def removed_documents(self, before: JobId, after: JobId) -> Iterator[str]:
-        """Yield the names of documents that only the earlier run has."""
         # Not a join: documents have no index, so SQLite would search all documents for each document.
         only = _documents(before).except_(_documents(after)).subquery()
         for row in self._db.stream(select(only.c.document).order_by(only.c.document), PAGE):

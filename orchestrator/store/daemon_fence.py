@@ -51,8 +51,6 @@ class DaemonFence(Struct, frozen=True):
 
 
 class DaemonFences:
-    """Operations on fences."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

@@ -15,8 +15,6 @@ _FIELDS = EngineRates.__struct_fields__
 
 
 class MeasuredRates:
-    """Operations on measured rates."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -45,8 +43,6 @@ _MOVING = ("seen_at", "warm_at", "is_over")
 
 
 class EngineHolds:
-    """Operations on engine holds."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

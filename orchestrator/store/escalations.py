@@ -21,8 +21,6 @@ from orchestrator.store.tables import FIRST_LINE, requests
 
 
 class Escalations:
-    """Operations on rows that are asked again after a bad answer."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

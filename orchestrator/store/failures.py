@@ -68,8 +68,6 @@ class Failure(Struct, frozen=True):
 
 
 class Failures:
-    """Operations on failed rows."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -108,7 +106,6 @@ class Failures:
         return frozenset(found)
 
     def of_jobs(self, job_ids: Sequence[JobId]) -> dict[JobId, Failing]:
-        """Return the numbers of new, known and acknowledged failures of each job."""
         with self._db.asking() as ask:
             return job_figures.failing(ask, job_ids)
 

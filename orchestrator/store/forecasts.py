@@ -16,8 +16,6 @@ _FIELDS = Forecast.__struct_fields__
 
 
 class Forecasts:
-    """Operations on forecasts."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -90,8 +88,6 @@ class Forecasts:
 
 
 class Observations:
-    """Operations on observations."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

@@ -169,7 +169,6 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def check_sqlite(path: Path) -> str | None:
-    """Return the fault of a SQLite database, or None if it is intact."""
     try:
         with closing(sqlite3.connect(path)) as database:
             found = [str(row[0]) for row in database.execute("PRAGMA integrity_check(3)")]

@@ -59,7 +59,6 @@ def submitted(ask: Ask, job_ids: Sequence[JobId]) -> frozenset[JobId]:
 
 
 def failing(ask: Ask, job_ids: Sequence[JobId]) -> dict[JobId, Failing]:
-    """Return the numbers of new, known and acknowledged failures of each job."""
     found = dict.fromkeys(job_ids, Failing())
     for job_id, status, rows, since in ask(_FAILING, job_ids):
         facts = {status: rows, **({"since": instant(since)} if status == "known" else {})}

@@ -39,13 +39,10 @@ def job_of(row: Any) -> Job:
 
 
 class Jobs:
-    """Operations on jobs."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def add(self, job: Job, job_tags: Mapping[str, str]) -> None:
-        """Store a new job."""
         with self._db.write() as tx:
             tx.execute(insert(jobs).values(**asdict(job)))
             if job_tags:
@@ -117,7 +114,6 @@ class Jobs:
             return [job for job in map(job_of, tx.execute(query)) if not job.options.get("dry_run")]
 
     def of_series(self, series: str) -> list[Job]:
-        """Return every run of a job file, the newest first."""
         with self._db.read() as tx:
             return [job_of(row) for row in tx.execute(_OF_SERIES, {"series": series})]
 
@@ -238,14 +234,12 @@ class Jobs:
             tx.execute(insert(events).from_select([*values], there.where(jobs.c.id == job_id)))
 
     def events(self, job_id: JobId) -> list[Event]:
-        """Return the events of a job, the oldest first."""
         columns = (events.c.at, events.c.kind, events.c.reason, events.c.shard_id, events.c.code)
         query = select(*columns).where(events.c.job_id == job_id).order_by(events.c.id)
         with self._db.read() as tx:
             return [Event(*row) for row in tx.execute(query)]
 
     def saw_documents(self, series: str, seen: Iterable[SeenDocument], now: datetime) -> None:
-        """Store the documents that a build found."""
         times = {"series": series, "first_seen_at": now, "last_seen_at": now}
         rows = [{**asdict(document), **times} for document in seen]
         if not rows:

@@ -14,8 +14,6 @@ _OF_MODEL = select(limits).where(limits.c.backend == bindparam("backend"), limit
 
 
 class LearnedLimits:
-    """Operations on learned limits."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

@@ -31,8 +31,6 @@ class LostRow(Struct, frozen=True):
 
 
 class LostRows:
-    """Operations on lost rows."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -55,7 +53,6 @@ class LostRows:
         ]
 
     def agree(self, lost: Collection[LostRow]) -> None:
-        """Record that a person agreed to pay for these rows again."""
         values = [(REPAID, one.line) for one in lost]
         with self._db.write() as tx:
             bulk.change(tx, ledger, ("kind",), ("id",), values)

@@ -12,7 +12,7 @@ from orchestrator.store.records import WrittenOutput
 
 
 class Outputs:
-    """Operations on outputs. `home` is a home's id, because a path is valid only on that home's machine."""
+    """In every method, `home` is a home's id, because a path is valid only on that home's machine."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -25,7 +25,6 @@ class Outputs:
             tx.execute(add.on_conflict_do_update(index_elements=["home", "key"], set_=facts))
 
     def find(self, home: str, place: str) -> WrittenOutput | None:
-        """Return the record of the last write to a place, or None."""
         columns = (outputs.c[name] for name in WrittenOutput.__struct_fields__)
         with self._db.read() as tx:
             row = tx.execute(select(*columns).where(outputs.c.home == home, outputs.c.key == _key(place))).first()

@@ -21,8 +21,6 @@ PAGE = 1000
 
 
 class Proofs:
-    """Operations on answered field sets."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

@@ -32,8 +32,6 @@ class Quality(Struct, frozen=True):
 
 
 class Qualities:
-    """Operations on the quality of jobs."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

@@ -45,8 +45,6 @@ class Held(Struct, frozen=True):
 
 
 class Quarantine:
-    """Operations on rows in quarantine."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

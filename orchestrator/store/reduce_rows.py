@@ -40,8 +40,6 @@ class UnaskedRow(Struct, frozen=True):
 
 
 class Stages:
-    """Operations on rows that wait for the answers about the parts of their document."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -63,7 +61,6 @@ class Stages:
             return [Unmade(*row) for row in tx.execute(query)]
 
     def parts(self, job_id: JobId, of: Unmade) -> Iterator[FinishedRow]:
-        """Yield the rows of a document's parts, in order."""
         c = requests.c
         query = (
             select(*(c[name] for name in records.FINISHED), *OF_SHARD)

@@ -21,8 +21,6 @@ _OF_JOB = select(refusal_holds).where(refusal_holds.c.job_id == bindparam("job")
 
 
 class RefusalHolds:
-    """Operations on holds."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

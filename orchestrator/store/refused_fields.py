@@ -36,8 +36,6 @@ class LearnedField(Struct, frozen=True):
 
 
 class RefusedFields:
-    """Operations on refused fields."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -70,7 +68,6 @@ class RefusedFields:
             return frozenset(tx.scalars(query))
 
     def all(self, now: datetime) -> list[LearnedField]:
-        """Return every refused field that is still valid."""
         query = select(refused_fields).where(refused_fields.c.learned_at > now - BELIEVED_FOR)
         with self._db.read() as tx:
             rows = tx.execute(query.order_by(*refused_fields.primary_key))

@@ -67,13 +67,10 @@ _OF_AN_ATTEMPT = (
 
 
 class Rows:
-    """Operations on requests."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def clear(self, job_id: JobId) -> None:
-        """Delete the rows of an interrupted build."""
         with self._db.write() as tx:
             tx.execute(delete(requests).where(requests.c.job_id == job_id))
 
@@ -174,7 +171,6 @@ class Rows:
         return {custom_id for (custom_id,) in self._db.stream(query, PAGE)}
 
     def all_ids(self, job_id: JobId) -> Iterator[str]:
-        """Yield the custom_ids of a job's rows."""
         query = select(requests.c.custom_id).where(requests.c.job_id == job_id)
         for (custom_id,) in self._db.stream(query, PAGE):
             yield custom_id

@@ -53,8 +53,6 @@ class RowFilter(Struct, frozen=True):
 
 
 class RowsByDocument:
-    """Operations on single rows."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -131,7 +129,6 @@ class RowsByDocument:
             return list(dict.fromkeys(tx.scalars(query)))
 
     def has_document(self, job_id: JobId, document: str) -> bool:
-        """True if a job has rows of exactly this document."""
         c = requests.c
         query = select(c.seq).where(c.job_id == job_id, c.document == document).limit(1)
         with self._db.read() as tx:

@@ -38,8 +38,6 @@ def _taken(name: str) -> UsageError:
 
 
 class Schedules:
-    """Operations on schedules and nights."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -55,7 +53,6 @@ class Schedules:
             raise _taken(schedule.name)
 
     def check_free(self, name: str) -> None:
-        """Raise UsageError if a schedule has this name."""
         if self.find(name) is not None:
             raise _taken(name)
 
@@ -65,7 +62,6 @@ class Schedules:
         return None if row is None else _schedule(row)
 
     def get(self, schedule_id: str) -> Schedule | None:
-        """Return the schedule with this id, or None if it is gone."""
         with self._db.read() as tx:
             row = tx.execute(select(schedules).where(schedules.c.id == schedule_id)).first()
         return None if row is None else _schedule(row)

@@ -65,8 +65,6 @@ def _pages(values: list[T]) -> Iterator[list[T]]:
 
 
 class Shards:
-    """Operations on shards."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
         self.numbering = Lock()
@@ -132,7 +130,6 @@ class Shards:
         return len(rows)
 
     def next_number(self, job_id: JobId) -> int:
-        """Return the number of the job's next shard, from 1."""
         with self._db.read() as tx:
             return (tx.scalar(select(func.max(shards.c.number)).where(shards.c.job_id == job_id)) or 0) + 1
 

@@ -16,8 +16,6 @@ _PRIME, _STEP = 9_973, 6_163
 
 
 class Sizes:
-    """Operations on the sizes of requests and answers."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
 

@@ -39,8 +39,6 @@ class Booked(Struct, frozen=True):
 
 
 class TelemetryRecords:
-    """Operations on telemetry."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
         self._rows = RowsByDocument(database)

@@ -115,7 +115,6 @@ class HomeContents:
         self.on_sent: Callable[[], None] = lambda: None
 
     def close(self) -> None:
-        """Close the databases and remove the links."""
         for database in self._databases.values():
             database.close()
         shutil.rmtree(self._stage, ignore_errors=True)

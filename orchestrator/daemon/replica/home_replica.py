@@ -61,7 +61,6 @@ class HomeReplica:
 
     @property
     def generation(self) -> int:
-        """Generation in which this daemon is active."""
         return self._replica.generation.number
 
     @property
@@ -86,7 +85,6 @@ class HomeReplica:
 
     @property
     def replica_id(self) -> str:
-        """Random name of the replica."""
         return self._replica.generation.head.replica
 
     @contextmanager

@@ -46,7 +46,6 @@ _decode = json_decoder(ReplicaStatus).decode
 
 
 def read_status(home: Home) -> ReplicaStatus | None:
-    """Return the active daemon's last status, or None."""
     try:
         return _decode(home.replica.read_bytes())
     except (FileNotFoundError, *JSON_ERRORS):

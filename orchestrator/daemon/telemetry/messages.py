@@ -28,7 +28,6 @@ def content_of(body: Mapping[str, Any], answer: str | None, finish_reason: str |
 
 
 def bounded(text: str) -> str:
-    """Return a text, cut to the maximum length."""
     if len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"

@@ -55,6 +55,5 @@ def read(home: Home) -> SentLog | None:
 
 
 def write(home: Home, log: SentLog) -> None:
-    """Write the log. Raises OSError."""
     with durable(home.telemetry) as file:
         file.write(msgspec.json.encode(log))

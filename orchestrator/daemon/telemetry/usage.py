@@ -34,7 +34,6 @@ class HistogramPoint(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, Value], ...]]:
-        """Identity of the series."""
         return self.metric, self.attributes
 
     def plus(self, other: HistogramPoint) -> HistogramPoint:

@@ -101,7 +101,6 @@ class Askable:
                 yield self.mistake(("tasks", index, "prompt"), told)
 
     def require(self) -> None:
-        """Raise InputError for the first mistake."""
         for mistake in self.mistakes():
             raise mistake
 
@@ -111,5 +110,4 @@ class Askable:
 
 
 def no_document(number: int) -> str:
-    """Return a phrase such as "none of 3 documents"."""
     return f"none of {number_of(number, 'document')}" if number != 1 else "no document"

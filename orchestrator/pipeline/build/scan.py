@@ -74,7 +74,6 @@ class DocumentMemory:
             self.flush()
 
     def flush(self) -> None:
-        """Write the pending facts."""
         if self._remember:
             self._store.jobs.saw_documents(self._series, self._seen, self._now)
             if self._kept:
@@ -254,7 +253,6 @@ def _has_same_bytes(found: Listed, document: Document | UnreadableDocument, mark
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield lists of `size` items. The last list may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

@@ -31,7 +31,6 @@ def located(file: Path, index: int) -> Iterator[None]:
 
 
 def in_two_sources(file: Path, document: str) -> InputError:
-    """Return the error for a document that two sources of a job file share."""
     told = f"the document {document} is in two sources"
     return mistake_at(
         file, ("documents",), told, "change `include` or `exclude` of the sources so that they do not overlap"

@@ -80,8 +80,6 @@ class Options(Struct, frozen=True):
 
 
 class How(StrEnum):
-    """Result of a submission."""
-
     NEW = "new"
     RESUMED = "resumed"
     UNCHANGED = "unchanged"

@@ -43,13 +43,11 @@ class NewTerms(Struct, frozen=True):
 
     @property
     def is_sooner(self) -> bool:
-        """True if the deadline gets earlier."""
         due, had = self.deadline_at, self.job.deadline_at
         return due is not None and (had is None or due < had)
 
     @property
     def are_tighter(self) -> bool:
-        """True if the job gets less time or money."""
         had = self.job.budget
         return self.is_sooner or (self.budget is not None and (had is None or self.budget < had))
 
@@ -98,7 +96,6 @@ def refused_plan(store: Store, config: Config, terms: NewTerms, now: Callable[[]
 
 
 def refusal(terms: NewTerms, plan: Plan, words: TermWords) -> RefusedError:
-    """Return the error for terms that cannot hold."""
     cure, id_ = what_would_hold(plan, words) or SEE_THE_PLAN, terms.job.id
     return RefusedError(
         f"{plan.verdict.reason}; job {id_} of this file is unfinished and keeps its terms",

@@ -161,7 +161,6 @@ def hold_back(
 
 
 def is_about(hold: RefusalHold, shard: Shard) -> bool:
-    """True if a hold is about a shard's backend and model."""
     return hold.backend == shard.backend and hold.model == shard.model
 
 

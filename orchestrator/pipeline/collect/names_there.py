@@ -38,7 +38,6 @@ def note(home: Home, shard: Shard, ours: Mapping[str, str]) -> None:
 
 
 def forget(home: Home, shard: Shard) -> None:
-    """Delete the ids that `note` stored for a shard."""
     _path(home, shard).unlink(missing_ok=True)
 
 

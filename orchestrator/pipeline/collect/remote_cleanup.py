@@ -71,7 +71,6 @@ class RemoteCleanup:
         self._read_at: datetime | None = None
 
     def add(self, shard_id: ShardId) -> None:
-        """Start to clean up an ended shard."""
         shard = self._shards[shard_id] = self._store.shards.get(shard_id)
         self._step(shard)
 

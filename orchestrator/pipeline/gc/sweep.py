@@ -289,7 +289,6 @@ class Daily:
     _last: datetime | None = field(default=None, init=False)
 
     def use(self, config: Config) -> None:
-        """Use these settings from the next tick on."""
         self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:

@@ -50,7 +50,6 @@ class CacheFirst(Struct, frozen=True):
 
     @property
     def preflight(self) -> str:
-        """The preflight mark of the row's shard."""
         return preflight_of(self.life.name, self.row.row.task, self.row.fields)
 
 

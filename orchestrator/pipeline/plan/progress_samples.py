@@ -35,7 +35,6 @@ class Samples:
         return last is None or not last <= now < last + EVERY
 
     def forget(self, job: Job) -> None:
-        """Forget a job that is over."""
         self._noted = {key: at for key, at in self._noted.items() if key[0] != job.id}
 
 

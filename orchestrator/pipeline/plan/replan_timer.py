@@ -34,7 +34,6 @@ class ReplanTimer:
         self._next[job.id] = (next_look, _terms(job, trouble))
 
     def forget(self, job: Job) -> None:
-        """Forget a job that is over."""
         self._next.pop(job.id, None)
 
 

@@ -72,7 +72,6 @@ def _schemas(tasks: Iterable[Task]) -> Tasks:
 
 
 def table_of(output: Output) -> TableShape:
-    """Return the shape of the table that a job file asks for."""
     return TableShape(output.shape == "wide", output.columns or (), bool(output.excel))
 
 

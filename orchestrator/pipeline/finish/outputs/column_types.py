@@ -30,8 +30,6 @@ class Plain(StrEnum):
 
 
 class ListOf(msgspec.Struct, frozen=True):
-    """A list of items of one type."""
-
     item: Kind
 
 
