@@ -29,7 +29,7 @@ FILES_APPEAR = 15 * MINUTE
 SETTLES = MINUTE
 ANSWERS_KEPT = DAY
 """Longest wait for answers that exist, even if the deadline is later."""
-ASSUMED_REASK_SHARE = 2 * HOUR
+ASSUMED_REASK_TIME = 2 * HOUR
 """Assumed time for asking rows again, before any batch has shown the real time."""
 
 
@@ -79,7 +79,7 @@ def answers_until(ended: datetime, deadline: datetime | None, again: timedelta |
     last = ended + ANSWERS_KEPT
     if deadline is None:
         return last
-    latest = deadline - (again or ASSUMED_REASK_SHARE)
+    latest = deadline - (again or ASSUMED_REASK_TIME)
     return min(last, latest) if latest >= ended + FILES_APPEAR else last
 
 

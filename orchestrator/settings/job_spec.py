@@ -104,7 +104,7 @@ class DocumentSource(JobFilePart):
 
 
 class Clean(JobFilePart):
-    """Parts that are removed from documents before they are asked about."""
+    """Parts of documents that are removed before tasks are asked."""
 
     BARE: ClassVar[str] = "whitespace"
 
@@ -118,7 +118,7 @@ class Clean(JobFilePart):
 
 
 class Allow(JobFilePart):
-    """Backends and locations where the rows may go."""
+    """Backends and locations to which the rows may go."""
 
     BARE: ClassVar[str] = "location"
 
@@ -145,7 +145,7 @@ def has_unknown_ending(place: str) -> bool:
 
 
 class Output(JobFilePart):
-    """Place of the merged rows when the job ends (`orch fetch` gives them at any time).
+    """Destination of the merged rows at the job's end. `orch fetch` writes these rows at any time.
 
     `path` and `format`, or `table` and the address of its database.
     """
