@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -19,35 +19,35 @@ from orchestrator.policy.vectors import NoVector, vector_of
 from orchestrator.settings.task_spec import Task
 
 
-class AnswerCheck(Protocol):
+class AnswerCheck:
     """Requirements for the answers to a task, and the value that a merged row shows."""
 
-    @property
-    def takes_cut(self) -> bool:
-        """True if an answer that ended at `max_tokens` is accepted although it may be incomplete."""
+    takes_cut = False
+    """True if an answer that ended at `max_tokens` is accepted although it may be incomplete."""
+    has_codes = False
+    """True if each answer must repeat the code of its row."""
+    has_quotes = False
+    """True if answers quote their documents."""
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """Return `(code, message)` of an answer's problem, or None; the codes are in `row_errors.BAD_ANSWERS`."""
-
-    @property
-    def has_codes(self) -> bool:
-        """True if each answer must repeat the code of its row."""
-
-    @property
-    def has_quotes(self) -> bool:
-        """True if answers quote their documents."""
+        raise NotImplementedError
 
     def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
         """Return `(code, message)` if an answer does not repeat the code of its own row, or None."""
+        return None
 
     def is_repaired(self, answer: Answer) -> bool:
         """True for an answer without a problem whose JSON was surrounded by other text."""
+        return False
 
     def quotes(self, answer: Answer) -> list[Quote]:
         """Return the quotes in an answer without a problem."""
+        return []
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         """Return the value of an answer without a problem."""
+        return raw_output(answer, body)
 
 
 def check_of(task: Task, calibration: ConfidenceCurve | None = None, *, job_name: str = "") -> AnswerCheck:
@@ -77,7 +77,7 @@ class _Reading(Struct, frozen=True):
     repaired: bool = False
 
 
-class OutputCheck:
+class OutputCheck(AnswerCheck):
     """Requirements for the answers to a task: not empty, and JSON that fits the schema, if any.
 
     With `repair`, JSON inside other text is accepted too. With `has_named_quotes`, properties count as quotes by
@@ -100,17 +100,12 @@ class OutputCheck:
         self._check = None if schema is None else schemas.SchemaCheck(schema)
         self._repair = repair
         self._last: _Reading | None = None
-
-    @property
-    def takes_cut(self) -> bool:
-        """True without a schema: JSON that fits its schema is complete wherever it ends."""
-        return self._check is None
+        # JSON that fits its schema is complete wherever it ends.
+        self.takes_cut = schema is None
+        self.has_codes = codes_of is not None
+        self.has_quotes = self._marks is not None or has_named_quotes
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
-        """Return `(code, message)` of an answer's problem, or None; the codes are in `row_errors.BAD_ANSWERS`.
-
-        Text without a schema that ended at `max_tokens` is accepted: its length may be what was asked for.
-        """
         if answer.refusal:
             return "refusal", f"the model refused: {answer.refusal}"
         if answer.text is None or not answer.text.strip():
@@ -124,16 +119,9 @@ class OutputCheck:
                 return "empty_answer", "there is no completion in the answer: it has no choices and no output"
             return "empty_answer", "the model returned an empty answer"
         if self._check is None:
+            # Text that ended at `max_tokens` is accepted: its length may be what was asked for.
             return _WITHHELD if answer_ends.is_withheld(answer) else None
         return self._read(answer, repair=self._repair).problem
-
-    @property
-    def has_codes(self) -> bool:
-        return self._codes_of is not None
-
-    @property
-    def has_quotes(self) -> bool:
-        return self._marks is not None or self._has_named_quotes
 
     def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
         if self._codes_of is None:
@@ -225,15 +213,11 @@ class LabelCheck(OutputCheck):
         return {**found, "probability": probability and round(probability, 6), "confidence": confidence}
 
 
-class VectorCheck:
+class VectorCheck(AnswerCheck):
     """Requirements for a vector, of `size` numbers if a size was requested."""
 
     def __init__(self, size: int | None) -> None:
         self._size = size
-
-    @property
-    def takes_cut(self) -> bool:
-        return False
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """Return `invalid_vector` with a message, or None."""
@@ -243,27 +227,10 @@ class VectorCheck:
             return "invalid_vector", str(error)
         return None
 
-    @property
-    def has_codes(self) -> bool:
-        return False
-
-    @property
-    def has_quotes(self) -> bool:
-        return False
-
-    def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
-        return None
-
-    def is_repaired(self, answer: Answer) -> bool:
-        return False
-
-    def quotes(self, answer: Answer) -> list[Quote]:
-        return []
-
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         with suppress(NoVector):
             return vector_of(answer.data, self._size)
-        return raw_output(answer, body)
+        return super().output(answer, body)
 
 
 WRONG_CODE = "wrong_row_code"

@@ -41,9 +41,9 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
             "status": row.state,
             "output": output,
             "error": error,
-            "provenance": _provenance(row, finish_reason) | _guessed(row) | _unpriced(row, line),
+            "provenance": _provenance(row, finish_reason) | _unpriced(row, line),
         }
-        | _quotes(row)
+        | ({} if row.quotes is None else {"quotes": read_quotes(row.quotes)})
     )
 
 
@@ -92,15 +92,8 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "document_notes": row.notes,
         "carried_from": row.carried_from,
         "why": row.why,
+        **({"cost_estimated": True} if row.is_guessed else {}),
     }
-
-
-def _quotes(row: FinishedRow) -> dict[str, Any]:
-    return {} if row.quotes is None else {"quotes": read_quotes(row.quotes)}
-
-
-def _guessed(row: FinishedRow) -> dict[str, bool]:
-    return {"cost_estimated": True} if row.is_guessed else {}
 
 
 def _unpriced(row: FinishedRow, line: bytes | None) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _boolean_near(word: str) -> str | None:
 
 
 def _shown(name: str, value: str) -> str:
-    return '"…"' if _SECRET.search(name) else _quoted(value)
+    return '"…"' if _SECRET.search(name) else json.dumps(value, ensure_ascii=False)
 
 
 def toml_hint(line: str, problem: str) -> str | None:
@@ -221,7 +221,3 @@ def toml_hint(line: str, problem: str) -> str | None:
 def _amount(name: str, text: str) -> str:
     """Return an amount with a unit in TOML's form: a share as a number, other amounts in quotes."""
     return f"{float(text[:-1]) / 100:g}" if text.endswith("%") else _shown(name, text)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

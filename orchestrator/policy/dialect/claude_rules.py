@@ -23,11 +23,6 @@ def takes_sampling(model: str) -> bool:
     return claude is None or claude.version < NO_SAMPLING_SINCE
 
 
-def takes_no_sampling(draft: Draft) -> bool:
-    """Return True for models that refuse temperature, top_p and top_k."""
-    return not takes_sampling(draft.model)
-
-
 def takes_one_of_temperature_and_top_p(draft: Draft) -> bool:
     """Return True for models that refuse a temperature together with `top_p`."""
     claude = claude_of(draft.model)
@@ -142,7 +137,7 @@ def claude_rules(providers: Collection[str], models: str) -> tuple[TableRule, ..
         rule(
             NotTaken(("temperature", "top_p", "top_k")),
             "szczyglis-dev/py-gpt#184, promptfoo/promptfoo#10307; pydantic-ai's profiles",
-            when=takes_no_sampling,
+            when=lambda draft: not takes_sampling(draft.model),
         ),
         rule(NotAbove("temperature", 1), "Anthropic's reference of messages"),
         rule(By(leave_out_default_top_p), "Anthropic's reference: 1 is what holds without the field"),
