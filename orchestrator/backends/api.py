@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Protocol
 import httpx2
 from msgspec import Struct
 
-from orchestrator.backends import BatchOrder, metadata_of, untyped
-from orchestrator.backends.listing import ListAnswer
+from orchestrator.backends import BatchOrder, lenient, metadata_of
+from orchestrator.backends.batch_lists import ListAnswer
 from orchestrator.core.refused_fields import ProviderError
 
 Headers = httpx2.Headers
@@ -32,7 +32,7 @@ class ApiAnswer(Struct, frozen=True):
 
     def json(self) -> Any:
         """Parse the answer. Raises ValueError if it is not JSON."""
-        return untyped.decode(self.content)
+        return lenient.decode(self.content)
 
     def page(self) -> ListAnswer:
         """Parse the answer as a page of a list. Raises ValueError if it is not JSON."""
@@ -51,12 +51,12 @@ class ApiRefusal(Exception):
     """
 
     def __init__(self, status: int, headers: Headers, path: str, body: object) -> None:
-        error = untyped.mapping(body)
+        error = lenient.mapping(body)
         super().__init__(f"status {status}")
         self.status = status
         self.headers = headers
         self.path = path
-        self.said = untyped.text(error.get("message")) if "message" in error else ""
+        self.said = lenient.text(error.get("message")) if "message" in error else ""
         self.code = error.get("code")
         self.param = error.get("param")
         self.kind = str(error.get("type"))
@@ -64,8 +64,8 @@ class ApiRefusal(Exception):
 
     def provider_error(self) -> ProviderError:
         """Return the error as a ProviderError. If the answer has no error message, its whole body is the message."""
-        code, param = (None if value is None else untyped.text(value) for value in (self.code, self.param))
-        message = self.said or (untyped.text(self.body) if self.body else None)
+        code, param = (None if value is None else lenient.text(value) for value in (self.code, self.param))
+        message = self.said or (lenient.text(self.body) if self.body else None)
         return ProviderError(self.status, code, self.kind, param, message)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, untyped
+from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
 
 FILE_ENDING = ".jsonl"
 _NAME = re.compile(rf"{SHARD_KEY}=(\S+)(?: {HOME_KEY}=(\S+))?")
@@ -17,7 +17,7 @@ def display_name(order: BatchOrder) -> str:
 
 def metadata_in(name: object) -> dict[str, str | None] | None:
     """Return the metadata that a batch's name encodes; None for a foreign name."""
-    found = _NAME.search(untyped.text(name))
+    found = _NAME.search(lenient.text(name))
     return None if found is None else {SHARD_KEY: found[1], HOME_KEY: found[2]}
 
 

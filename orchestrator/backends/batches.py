@@ -26,17 +26,17 @@ from orchestrator.backends import (
     body_lines,
     by_request,
     call_limits,
-    direct,
+    lenient,
     sent_line,
-    untyped,
+    synchronous_rows,
 )
 from orchestrator.backends.api import ApiRefusal, BatchAPI
+from orchestrator.backends.batch_lists import FURTHEST_OFF, PAGE, ListedBatches
 from orchestrator.backends.body_lines import addressed_lines
 from orchestrator.backends.call_errors import UNREADABLE, OfAnswer, meaning, of_answer
 from orchestrator.backends.files import keep, split_lines, store, translated
-from orchestrator.backends.listing import FURTHEST_OFF, PAGE, ListedBatches
+from orchestrator.backends.lenient_batches import clock_check, remote_batch, remote_file, shard_of
 from orchestrator.backends.profiles import OWN_SERVER, V1, Profile, window_for
-from orchestrator.backends.remote import clock_check, remote_batch, remote_file, shard_of
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now
@@ -98,14 +98,14 @@ class ApiBatches(ListedBatches):
                 if refusal.status not in NO_LIST:
                     raise
                 headers = refusal.headers  # a key that allows only batches has an owner too
-            return untyped.name(headers.get("openai-organization"))
+            return lenient.name(headers.get("openai-organization"))
 
     def upload(self, path: Path, name: str) -> str:
         size = path.stat().st_size
         # At other providers, a search costs more than a duplicate file left by a kill, and that file expires.
         if self._profile.is_orch:
             with self._translated("list files"):
-                for file in untyped.readable(untyped.entries(self._api.files(PAGE).json()), remote_file):
+                for file in lenient.readable(lenient.entries(self._api.files(PAGE).json()), remote_file):
                     if (file.name, file.size) == (name, size):
                         return file.id
         with self._translated("upload", call_limits.transfer()), self._spelled(path) as content:
@@ -137,32 +137,32 @@ class ApiBatches(ListedBatches):
         return made
 
     def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
-        return self._ask(endpoint, direct.request_of(line))
+        return self._ask(endpoint, synchronous_rows.request_of(line))
 
     def _ask(self, endpoint: str, body: bytes) -> DirectAnswer:
         try:
             with self._translated("ask one row", call_limits.control(call_limits.ASK_SECONDS), creating=True):
                 try:
-                    return direct.answered(
+                    return synchronous_rows.answered(
                         self._api.ask(endpoint.removeprefix("/v1"), body).content, self._api.api_key
                     )
                 except ApiRefusal as refusal:
-                    return direct.refused(refusal.provider_error(), self._api.api_key)
+                    return synchronous_rows.refused(refusal.provider_error(), self._api.api_key)
         except OrchError as error:
-            return direct.unanswered(error, may_be_billed=not isinstance(error, NotSent))
+            return synchronous_rows.unanswered(error, may_be_billed=not isinstance(error, NotSent))
 
     def lists_model(self, model: str) -> bool | None:
         if not self._profile.lists_models:
             return None
         try:
-            return direct.in_list(self._listed_models(), model)
+            return synchronous_rows.in_list(self._listed_models(), model)
         except OrchError:
             return None
 
     def _listed_models(self) -> list[str]:
         with self._translated("list models"):
-            listed = untyped.entries(self._api.models().json(), "models")
-            return sorted(filter(None, (untyped.name(untyped.mapping(one).get("id")) for one in listed)))
+            listed = lenient.entries(self._api.models().json(), "models")
+            return sorted(filter(None, (lenient.name(lenient.mapping(one).get("id")) for one in listed)))
 
     def find(self, intent: Intent) -> Sighting:
         unread: list[object] = []
@@ -234,8 +234,8 @@ class ApiBatches(ListedBatches):
             try:
                 with self._api.content(file_id) as chunks:
                     lines = split_lines(chunks)
-                    found = (untyped.mapping(untyped.decode(line)).get("custom_id") for line in lines if line.strip())
-                    return frozenset(filter(None, map(untyped.name, found)))
+                    found = (lenient.mapping(lenient.decode(line)).get("custom_id") for line in lines if line.strip())
+                    return frozenset(filter(None, map(lenient.name, found)))
             except ApiRefusal as refusal:
                 if refusal.status not in GONE:
                     raise
@@ -336,7 +336,7 @@ class ApiBatches(ListedBatches):
         try:
             with self._translated("list batches"):
                 answer = self._api.batches(1)
-                untyped.entries(answer.json())
+                lenient.entries(answer.json())
             yield DoctorCheck("batches", True, f"can be listed, as {self.account()}")
         except OrchError as error:
             yield DoctorCheck("batches", False, str(error))

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from msgspec import Struct
 
-from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, DoctorCheck, untyped
+from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, DoctorCheck, lenient
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.files import sized, translated
 from orchestrator.core.errors import OrchError
@@ -41,7 +41,7 @@ class BucketPrefix(Struct, frozen=True):
 
     def key_in(self, uri: object) -> str | None:
         """Return the key in an address; None for another bucket."""
-        found = untyped.text(uri, 2048)
+        found = lenient.text(uri, 2048)
         return found.removeprefix(self.uri("")) if found.startswith(self.uri("")) else None
 
     def owner_of(self, output: str | None) -> Json:

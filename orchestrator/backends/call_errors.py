@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import httpx2
 
-from orchestrator.backends import untyped
+from orchestrator.backends import lenient
 from orchestrator.backends.api import ApiRefusal
 from orchestrator.core.clock import now
 from orchestrator.core.error_body import ErrorWords
@@ -50,7 +50,7 @@ def meaning(error: Exception, what: str, of_answer: OfAnswer, *, creating: bool,
     """
 
     def told(detail: str) -> str:
-        return f"{what}: {untyped.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
+        return f"{what}: {lenient.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
 
     if isinstance(error, ApiRefusal):
         return of_answer(error, told(error.said or f"status {error.status}"), creating)
@@ -89,7 +89,7 @@ def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
 
 
 def _is_about_request(error: ApiRefusal) -> bool:
-    param = None if error.param is None else untyped.text(error.param)
+    param = None if error.param is None else lenient.text(error.param)
     return refuses_request(error.status, ErrorWords(error.said, code_of(error), error.kind, param))
 
 
@@ -106,7 +106,7 @@ def is_not_its_own(error: ApiRefusal) -> bool:
 
 def code_of(error: ApiRefusal) -> str | None:
     """Return the provider's code for the cause, or None."""
-    return None if error.code is None else untyped.text(error.code)
+    return None if error.code is None else lenient.text(error.code)
 
 
 def asked_pause(headers: httpx2.Headers) -> float | None:

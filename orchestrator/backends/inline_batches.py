@@ -21,14 +21,14 @@ from orchestrator.backends import (
     by_request,
     call_limits,
     inline_rows,
-    untyped,
+    lenient,
 )
 from orchestrator.backends.api import ApiAnswer, BatchAPI
+from orchestrator.backends.batch_lists import FURTHEST_OFF
 from orchestrator.backends.batches import GONE
 from orchestrator.backends.chat_rows import Translate
-from orchestrator.backends.listing import FURTHEST_OFF
+from orchestrator.backends.lenient_batches import remote_batch
 from orchestrator.backends.profiles import Profile
-from orchestrator.backends.remote import remote_batch
 from orchestrator.backends.result_lines import lines
 from orchestrator.backends.translated import NOTHING_SENT, TranslatedBatches, all_refused
 from orchestrator.core.errors import BackendError, BackendRefused, Uncertain
@@ -122,7 +122,7 @@ class InlineBatches(TranslatedBatches):
         try:
             with self._translated(f"read {batch.id}"), self._api.content(batch.output_file_id) as chunks:
                 for line in lines(chunks):
-                    if (row := untyped.decode_object(line)) is None:
+                    if (row := lenient.decode_object(line)) is None:
                         continue
                     if (tag := inline_rows.tag_of(row.get("custom_id"))) is not None:
                         return tag
@@ -204,7 +204,7 @@ def _may_be_of(batch: RemoteBatch, since: datetime, skew: timedelta | None) -> b
 
 
 def _may_be_since(entry: object, earliest: datetime) -> bool:
-    if not (told := untyped.mapping(entry)):
+    if not (told := lenient.mapping(entry)):
         return False
-    created_at = untyped.time(told.get("created_at"))
+    created_at = lenient.time(told.get("created_at"))
     return created_at is None or created_at >= earliest

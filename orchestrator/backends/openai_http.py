@@ -15,10 +15,10 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from orchestrator.backends import BatchOrder, call_limits, untyped
+from orchestrator.backends import BatchOrder, call_limits, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of, create_fields
 from orchestrator.backends.files import blocks, sized
-from orchestrator.backends.remote import remote_batch
+from orchestrator.backends.lenient_batches import remote_batch
 
 OWN_SILENT_SECONDS = 600.0
 """Longest silence of our own server in seconds. It is on this machine, and may be busy for a long time."""
@@ -125,7 +125,7 @@ class HttpAPI:
 
     def _refusal(self, response: httpx2.Response) -> ApiRefusal:
         try:
-            told = untyped.decode(response.text.encode())
+            told = lenient.decode(response.text.encode())
         except ValueError:
             told = None
         status, error = self._reason(response.status_code, told)
@@ -134,7 +134,7 @@ class HttpAPI:
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         """Return an error's status, and OpenAI's error object from its body."""
-        found = untyped.mapping(body)
+        found = lenient.mapping(body)
         return status, found.get("error", found)
 
 

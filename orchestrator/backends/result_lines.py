@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import untyped
+from orchestrator.backends import lenient
 from orchestrator.backends.files import split_lines
 from orchestrator.core import batch_api
 from orchestrator.core.json_decoders import json_decoder
@@ -58,15 +58,15 @@ def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _as_result(line: bytes) -> bytes:
-    told = untyped.decode_object(line)
+    told = lenient.decode_object(line)
     if told is None:
         return line
     response, error = told.get("response"), told.get("error")
     if isinstance(response, dict):
-        status = untyped.count(response.get("status_code"))
+        status = lenient.count(response.get("status_code"))
         response = {
             "status_code": status or 0,
-            "request_id": untyped.name(response.get("request_id")),
+            "request_id": lenient.name(response.get("request_id")),
             "body": response.get("body"),
         }
     elif response is not None:
@@ -78,7 +78,7 @@ def _as_result(line: bytes) -> bytes:
         custom_id = int(custom_id)
     is_named = isinstance(custom_id, str | int) and not isinstance(custom_id, bool)
     row = {
-        "id": untyped.name(told.get("id")),
+        "id": lenient.name(told.get("id")),
         "custom_id": str(custom_id) if is_named else None,
         "response": response,
         "error": error,
@@ -124,7 +124,7 @@ def _repaired(line: bytes) -> bytes:
     """
     for content in (line, _shallow(line)):
         try:
-            return json.dumps(_plain(untyped.decode(content)), ensure_ascii=False).encode()
+            return json.dumps(_plain(lenient.decode(content)), ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             continue
     return line

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import httpx2
 
-from orchestrator.backends import untyped
+from orchestrator.backends import lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.aws_signature import DIGEST
 from orchestrator.backends.buckets import BucketPrefix, input_object
@@ -107,14 +107,14 @@ def asked(path: str, query: Mapping[str, str]) -> str:
 
 def error_of(content: bytes, kind: str) -> Json | None:
     """Return the error object in an answer, by JSON, XML or the header `x-amzn-errortype`; None for other answers."""
-    told = untyped.decode_object(content)
+    told = lenient.decode_object(content)
     if told is None:
         found = dict(_XML_WORDS.findall(content.decode(errors="replace"))) if b"<Error" in content else {}
         told = {"code": found.get("Code"), "message": unescape(found.get("Message", ""))}
-    code = kind or untyped.text(told.get("__type") or told.get("code"))
+    code = kind or lenient.text(told.get("__type") or told.get("code"))
     code = code.partition(":")[0].rpartition("#")[2]
     # From the second line on, AWS explains a refused signature by the whole request, with the session's token.
-    said = untyped.text(told.get("message") or told.get("Message")).partition("\n")[0]
+    said = lenient.text(told.get("message") or told.get("Message")).partition("\n")[0]
     return {"code": code, "type": code, "param": None, "message": said or code} if code else None
 
 

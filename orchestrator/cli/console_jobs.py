@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.events import Event, EventKind
 from orchestrator.core.money import amount, money
+from orchestrator.core.probability_words import chance_words
 from orchestrator.reports.plans import clock
 from orchestrator.reports.text_tables import Cell, Column, Line, StyledText, pairs, sentence, table
 from orchestrator.reports.words import (

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core.batch_api import JSON_ERRORS
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 from orchestrator.core.sanitize import one_line
 
 MAX_MESSAGE = 16_384

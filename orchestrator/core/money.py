@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import ROUND_CEILING, Decimal
 
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 
 _DOLLARS = r"US ?\$|\$|USD|(?:US )?dollars?"
 _SIGNS = rf"{_DOLLARS}|[€£¥₹]|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|euros?|pounds?|francs?"

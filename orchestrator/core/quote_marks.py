@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.core.patterns import PatternProblem, searcher
 from orchestrator.core.schema_keywords import LIST, NAMED, ONE
+from orchestrator.core.schema_patterns import PatternProblem, searcher
 
 MARK, CHECK, QUOTES = "x-quote", "check", "quotes"
 NAMES = frozenset({"quote", "quotes"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from orchestrator.core.error_body import ErrorWords, plain
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 from orchestrator.core.refused_fields import MOST_READ, ProviderError, names_request_field, says_it_passes
 
 MODEL_WORDS = (

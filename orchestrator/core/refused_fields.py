@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 
 MOST_READ = 2000
 """Maximum number of characters of a message to examine."""

@@ -2,7 +2,7 @@
 
 jsonschema does the checking, but its time is unbounded. The time doubles at each level if a schema refers to itself
 twice; a backtracking pattern may never end; unique items take quadratic time. So every step counts against a budget
-far above what an answer of its size needs. RE2 matches the patterns (`patterns`), and values are hashed before
+far above what an answer of its size needs. RE2 matches the patterns (`schema_patterns`), and values are hashed before
 comparison.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
-from orchestrator.core.patterns import PatternProblem, searcher
 from orchestrator.core.schema_keywords import ANNOTATIONS, CHECKING, LIST, NAMED, ONE, impossible, misspelt, mistyped
 from orchestrator.core.schema_nulls import NullRemover
+from orchestrator.core.schema_patterns import PatternProblem, searcher
 
 MAX_DEPTH = 100
 """Maximum number of levels of lists and objects in an answer."""

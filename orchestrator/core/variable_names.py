@@ -5,7 +5,7 @@ A user may write a secret where the name belongs, so no message repeats the text
 
 from __future__ import annotations
 
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 
 _REFERENCE = regex(r"\$\{?([A-Z][A-Z_]{,60})\}?")
 _NAME = regex(r"[A-Za-z_][A-Za-z0-9_]{,99}")

@@ -14,7 +14,7 @@ from orchestrator.core.durations import duration
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import StorageError
 from orchestrator.core.unreachable import CURES
-from orchestrator.server.host import socket_path
+from orchestrator.server.in_process import socket_path
 from orchestrator.settings.backends import Backend, FleetBackend
 from orchestrator.settings.home import Home
 

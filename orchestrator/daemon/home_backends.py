@@ -24,7 +24,7 @@ from orchestrator.daemon.health import ServerHealth
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet, handle_of, open_handle
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.server.host import ServerThread, socket_path
+from orchestrator.server.in_process import ServerThread, socket_path
 from orchestrator.server.memory_limits import BODY_MEMORY
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import (

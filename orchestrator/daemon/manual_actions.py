@@ -17,7 +17,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.pipeline.build.awaited_rows import takes_answers
-from orchestrator.pipeline.build.terms import NewTerms
+from orchestrator.pipeline.build.changed_terms import NewTerms
 from orchestrator.pipeline.succession import open_jobs, successor
 from orchestrator.policy import schedule_times
 from orchestrator.store import Store

@@ -19,8 +19,8 @@ from orchestrator.documents.files import extractor
 from orchestrator.documents.kinds import Holds, kind_of
 from orchestrator.documents.office import Losses, TextLimit, check_container, damaged
 from orchestrator.documents.office_package import Package, new_parser
-from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.shapes_text import drawn_lines
+from orchestrator.documents.superscripts import lowered, raised
 from orchestrator.documents.types import NOTES, ExtractionError
 from orchestrator.documents.word_fields import SYMBOLS, FormField, is_on
 from orchestrator.documents.word_styles import NoteNumbers, Properties, Styles, value_of

@@ -10,7 +10,7 @@ import codecs
 from contextlib import suppress
 
 from orchestrator.core.errors import InputError
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 # UTF-32 comes before UTF-16: its little-endian mark starts with UTF-16's mark.

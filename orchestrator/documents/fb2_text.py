@@ -7,7 +7,7 @@ from xml.parsers.expat import ExpatError
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.office import Losses, TextLimit, damaged
 from orchestrator.documents.office_package import parse
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.superscripts import lowered, raised
 
 _LINES = frozenset("p v subtitle text-author date".split())
 _SCRIPTS = {"sup": raised, "sub": lowered}

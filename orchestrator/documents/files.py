@@ -128,9 +128,9 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
     if file.render is None:
         text, more = _extracted(file, inside, suffix, extract)
     else:
-        from orchestrator.documents import rendering
+        from orchestrator.documents import page_images
 
-        text, more, pictures = rendering.extract(inside, file.kind, file.render, file.max_bytes)
+        text, more, pictures = page_images.extract(inside, file.kind, file.render, file.max_bytes)
     if len(text) > file.max_bytes:
         raise text_too_large(file.max_bytes)
     if not pictures and (not text or text.isspace()):

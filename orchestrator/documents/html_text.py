@@ -9,8 +9,8 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from orchestrator.documents.encoding import ON_THE_WEB, clean, decode
 from orchestrator.documents.html_shape import tamed
-from orchestrator.documents.lists import in_shape
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.list_numbers import in_shape
+from orchestrator.documents.superscripts import lowered, raised
 from orchestrator.documents.types import ExtractionError
 
 _NEVER_TEXT = frozenset(

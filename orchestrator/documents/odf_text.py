@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.lists import Level, Lists
+from orchestrator.documents.list_numbers import Level, Lists
 from orchestrator.documents.odf_objects import embedded_object
 from orchestrator.documents.office import Losses, TextLimit, damaged, encrypted
 from orchestrator.documents.office_package import Package, parse
-from orchestrator.documents.scripts import script_of
+from orchestrator.documents.superscripts import script_of
 from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.word_fields import SYMBOLS
 

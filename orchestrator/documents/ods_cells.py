@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from orchestrator.documents.odf_objects import embedded_object
 from orchestrator.documents.office import Losses, TextLimit, encrypted
 from orchestrator.documents.office_package import Package, parse
-from orchestrator.documents.scripts import script_of
+from orchestrator.documents.superscripts import script_of
 from orchestrator.documents.types import ExtractionError, beyond_limit
 from orchestrator.documents.workbook_repair import MOST_CELLS, letters_of
 

@@ -16,7 +16,7 @@ from orchestrator.documents import compound
 from orchestrator.documents.code_pages import CHARSETS, byte_page
 from orchestrator.documents.office import OLE
 from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
-from orchestrator.documents.workbook_scripts import write_scripts
+from orchestrator.documents.workbook_superscripts import write_scripts
 
 _STREAMS, _OTHER = ("Workbook", "Book"), "Other"
 _HEAD = struct.Struct("<HH")

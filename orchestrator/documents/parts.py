@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from orchestrator.documents import files, seven_zip, tables
 from orchestrator.documents.archives import Member, tar_parts, zip_parts
 from orchestrator.documents.content import Content
+from orchestrator.documents.document_keys import DistinctKeys, printable, shortened
 from orchestrator.documents.ignored import IgnoredReason, never_document
-from orchestrator.documents.keys import DistinctKeys, printable, shortened
 from orchestrator.documents.kinds import (
     CONVERTED,
     OUTLOOK_DATA,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
-from orchestrator.documents.pdf_scripts import ScriptedWord, char_places, numbers_at
+from orchestrator.documents.pdf_superscripts import ScriptedWord, char_places, numbers_at
 
 SEPARATOR = " | "
 MIN_LINES = 3

@@ -16,7 +16,7 @@ from orchestrator.documents.garbled import is_garbled, is_wordless
 from orchestrator.documents.office import Losses, TextLimit
 from orchestrator.documents.pdf_annotations import with_annotations
 from orchestrator.documents.pdf_lost_text import LostText, loses_text
-from orchestrator.documents.pdf_scripts import scripted_words, with_words
+from orchestrator.documents.pdf_superscripts import scripted_words, with_words
 from orchestrator.documents.pdf_tables import with_tables
 from orchestrator.documents.types import DocumentProblem, ExtractionError, unreadable
 

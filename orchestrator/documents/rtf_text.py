@@ -14,7 +14,7 @@ from collections.abc import Callable
 from orchestrator.documents.code_pages import CHARSETS, byte_page
 from orchestrator.documents.encoding import clean, named, whole
 from orchestrator.documents.office import Losses, damaged
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.superscripts import lowered, raised
 
 _TOKEN = re.compile(
     rb"\\(?P<word>[a-zA-Z]{1,32})(?P<number>-?\d{1,10})? ?|\\'(?P<hex>[0-9a-fA-F]{2})|\\(?P<symbol>.)"

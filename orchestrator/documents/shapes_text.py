@@ -8,7 +8,7 @@ from collections.abc import Callable
 from orchestrator.documents.chart_text import chart_lines
 from orchestrator.documents.office import Losses, TextLimit
 from orchestrator.documents.office_package import Package
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.superscripts import lowered, raised
 
 _TITLES = ("title", "ctrTitle")
 _BODIES = ("", "body", "obj")

@@ -20,11 +20,11 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
 from orchestrator.core.near_names import meant_file
 from orchestrator.documents import files, remote, tables, unchanged_files
+from orchestrator.documents.document_keys import MOST_KEY, printable, shortened
 from orchestrator.documents.encoding import check_name
 from orchestrator.documents.files import DocumentFile
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import Ignored, IgnoredReason, never_document, told
-from orchestrator.documents.keys import MOST_KEY, printable, shortened
 from orchestrator.documents.kinds import RENDERED, SUFFIXES, Holds, Kind, is_supported, kind_of, split_name
 from orchestrator.documents.plugins import Plugin, installed
 from orchestrator.documents.readers import Order, Readers, RemoteOrder, TableRows

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from orchestrator.documents.lists import Level, Lists
+from orchestrator.documents.list_numbers import Level, Lists
 from orchestrator.documents.office_package import Package, Relation
 
 MOST_PARENTS = 20

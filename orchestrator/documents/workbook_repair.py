@@ -20,9 +20,9 @@ from xml.sax.saxutils import quoteattr
 
 from orchestrator.documents.encoding import bom_of, wide_without_bom
 from orchestrator.documents.office_package import Package, Relation
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.superscripts import lowered, raised
 from orchestrator.documents.types import beyond_limit
-from orchestrator.documents.workbook_scripts import binary_fonts, binary_texts, inline_texts
+from orchestrator.documents.workbook_superscripts import binary_fonts, binary_texts, inline_texts
 
 MOST_CELLS = 5_000_000
 """Maximum cells of a sheet's rectangle. The library uses 32 bytes per cell, and the Python object 32 more."""

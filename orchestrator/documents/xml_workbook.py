@@ -11,7 +11,7 @@ from collections.abc import Callable
 from orchestrator.documents.ods_cells import OdsSheet, moment, too_many_cells, without_empty
 from orchestrator.documents.office import TextLimit
 from orchestrator.documents.office_package import parse
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.superscripts import lowered, raised
 from orchestrator.documents.workbook_repair import MOST_CELLS, letters_of
 
 _SPACE = "urn:schemas-microsoft-com:office:spreadsheet"

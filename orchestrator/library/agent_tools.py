@@ -13,7 +13,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.money import amount
 from orchestrator.library.answers import finished_lines
 from orchestrator.library.context import ready
-from orchestrator.library.detached import daemon_of
+from orchestrator.library.detached_daemon import daemon_of
 from orchestrator.library.drafts import JobTerms, take_in_file
 from orchestrator.library.handles import session
 from orchestrator.library.job_folders import JobFolder

@@ -34,7 +34,7 @@ from orchestrator.library.answers import (
     raise_first,
 )
 from orchestrator.library.context import Context
-from orchestrator.library.detached import daemon_of
+from orchestrator.library.detached_daemon import daemon_of
 from orchestrator.library.frames import frame_of
 from orchestrator.library.handles import JobHandle, see_through, session
 from orchestrator.library.job_folders import KEY, ROWS, JobFolder, name_prefix, turn_of, write_documents, write_frame

@@ -14,9 +14,9 @@ from orchestrator.library.context import Context, say_keys
 from orchestrator.library.messages import say
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import open_handle
-from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
+from orchestrator.pipeline.collect.partial_results import OpenHandle, partial_lines
 from orchestrator.pipeline.finish.confidences import merging_checks
-from orchestrator.server.host import socket_path
+from orchestrator.server.in_process import socket_path
 from orchestrator.settings.backends import HostedBackend
 
 

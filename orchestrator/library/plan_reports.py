@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.money import money, plain
+from orchestrator.core.probability_words import chance_words
 from orchestrator.core.term_words import TermWords
 from orchestrator.library.html_tables import html_table
 from orchestrator.pipeline.build.build_report import BuildReport

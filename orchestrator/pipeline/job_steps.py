@@ -26,7 +26,7 @@ from orchestrator.pipeline import budget, succession
 from orchestrator.pipeline.backend_set import BackendSet, unstoppable
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.build_orders import Builds, RecordedJob, build_recorded, carried_out
-from orchestrator.pipeline.build.room import give_back
+from orchestrator.pipeline.build.disk_room import give_back
 from orchestrator.pipeline.collect import common_refusals, reduce
 from orchestrator.pipeline.collect.awaited_rows import TakeOver
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup

@@ -8,13 +8,13 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import MINUTE, duration, moment_words
 from orchestrator.core.errors import OutputFault
 from orchestrator.core.events import Event, EventKind
 from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import CancelCode, Job
+from orchestrator.core.probability_words import chance_words
 from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.settings.config import AlertSettings
 from orchestrator.settings.stored_spec import expires

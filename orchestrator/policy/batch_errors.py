@@ -8,7 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from orchestrator.core.error_body import plain
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 from orchestrator.policy.row_errors import MOST_READ, Disposition, classify, plain_all
 
 

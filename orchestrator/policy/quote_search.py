@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 
 _INVISIBLE = r"\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff"
 """Invisible characters, such as marks of direction, joiners and variation selectors."""

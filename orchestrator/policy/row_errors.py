@@ -13,7 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from orchestrator.core.error_body import BAD_KEY, CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS, plain
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.refusal_words import (
     FIELD_SAYS,

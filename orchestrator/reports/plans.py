@@ -8,10 +8,10 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.clock import iso
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import money
+from orchestrator.core.probability_words import chance_words
 from orchestrator.core.term_words import TermWords
 from orchestrator.reports.text_tables import Column, Line, StyledText, sentence, table
 

@@ -2,17 +2,17 @@
 
     app, api/    routes: HTTP in, wire objects out
     service      the parts of one server put together
-    host, listen the server in a thread on a Unix socket; the server of `orch serve`
+    in_process   the server in a thread, on a Unix socket; listen: the server of `orch serve`
     open_files   limits on connections and rows, by the limit on open files; memory_limits: what fits into memory
     database     a small SQLite database of the server's own
     records      files, uploads and batches, and their owners
     keys         API keys and their limits; endpoints: the paths allowed at upstreams
     uploads      files uploaded in parts; multipart: bodies streamed to disk
     batches      the life of a batch, from validating to its end; batch_problems: why batches wait
-    leftovers    a new batch of a finished batch's unsuccessful rows
+    unsuccessful_rows  a new batch of a finished batch's unsuccessful rows
     ordered_results  results in input order
     webhooks     notifications of a batch's end
-    upkeep       deletion of expired files and uploads
+    expired_files  deletion of expired files and uploads
     health, metrics, logs  state of the server, for operators
     replicated_folder  the files that are copied to the replica, from which another server takes over
     dispatch/    how rows reach upstreams and come back as durable results

@@ -25,13 +25,13 @@ from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.results import Writer
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.endpoints import Endpoints
+from orchestrator.server.expired_files import Upkeep
 from orchestrator.server.keys import Keys
 from orchestrator.server.memory_limits import Calls, NoSpace, Rooms
 from orchestrator.server.ordered_results import OrderedResults
 from orchestrator.server.records import Records
 from orchestrator.server.replicated_folder import ServerContents
 from orchestrator.server.settings import Settings
-from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS
 from orchestrator.server.uploads import Uploads
 from orchestrator.server.webhooks import Webhooks, target_of

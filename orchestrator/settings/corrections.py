@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from orchestrator.core.durations import seconds_of
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 from orchestrator.core.money import amount_cure
 from orchestrator.settings.backend_packages import hosted_kinds
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from orchestrator.core.first_use import regex
+from orchestrator.core.lazy_patterns import regex
 from orchestrator.core.money import amount_cure
 
 _YAML_PAIR = regex(r"(\s*(?:- +)?)([A-Za-z_][\w-]*|<<): +(\S.*?)\s*")

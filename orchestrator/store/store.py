@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.store.limits import LearnedLimits
     from orchestrator.store.lost_rows import LostRows
     from orchestrator.store.outputs import Outputs
-    from orchestrator.store.proofs import Proofs
+    from orchestrator.store.proven_fields import Proofs
     from orchestrator.store.quality import Qualities
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.reduce_rows import Stages
@@ -47,7 +47,7 @@ _MODULES = {
     "canary": "canary", "quality": "quality", "escalations": "escalations", "comparisons": "comparisons",
     "failures": "failures", "engine_holds": "engines", "engine_rates": "engines", "forecasts": "forecasts",
     "removals": "gc", "limits": "limits", "observations": "forecasts", "rows_by_document": "rows_by_document",
-    "proofs": "proofs", "lost": "lost_rows", "outputs": "outputs", "quarantine": "quarantine",
+    "proofs": "proven_fields", "lost": "lost_rows", "outputs": "outputs", "quarantine": "quarantine",
     "refused_fields": "refused_fields", "holds": "refusal_holds", "stages": "reduce_rows", "telemetry": "telemetry",
     "daemon_fences": "daemon_fence",
 }  # fmt: skip

@@ -10,9 +10,9 @@ from typing import Any
 from markupsafe import Markup
 from msgspec import Struct
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.money import money
+from orchestrator.core.probability_words import chance_words
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.core.zones import zone_of
 

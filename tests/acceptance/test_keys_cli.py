@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from tests.support.cli import Orch, write_config
 

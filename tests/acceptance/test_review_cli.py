@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.check import _examine_upstream
+from orchestrator.cli.validate_and_doctor import _examine_upstream
 from tests.support import canned
 from tests.support.batchapi import jsonl, row
 from tests.support.cli import Orch, write_config

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.core.guarded_server import Server
 from orchestrator.core.replica.takeover import Replica
 from orchestrator.server.app import configuration
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store

@@ -37,7 +37,7 @@ from orchestrator.backends.vertex import PACKAGE as VERTEX
 from orchestrator.backends.xai import PACKAGE as XAI
 from orchestrator.backends.xai.settings import XaiBackend
 from orchestrator.core.clock import now
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.testing import BackendContract, PaidOnceContract
 from tests.emulator.client import Emulator

@@ -18,7 +18,7 @@ from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai_http import HttpAPI, over_unix_socket
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendRefused
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import over_tcp
 from tests.emulator.client import Emulator

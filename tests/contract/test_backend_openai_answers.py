@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
+from orchestrator.backends.batch_lists import FIND_PAGES
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.listing import FIND_PAGES
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, OrchError
 from tests.support.hosted import CHAT, NOW, ORDER, answering, batch, error, outcome

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends import Backend, BatchOrder, Intent, RemoteBatch
+from orchestrator.backends.lenient_batches import remote_batch
 from orchestrator.backends.package import BackendAccess
-from orchestrator.backends.remote import remote_batch
 from orchestrator.backends.xai import PACKAGE
 from orchestrator.backends.xai.batches import batch_of, result_line
 from orchestrator.backends.xai.settings import XaiBackend

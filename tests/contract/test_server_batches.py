@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from orchestrator.core.batch_api import ENDPOINTS
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.contract.conftest import Served

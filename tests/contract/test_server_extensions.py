@@ -13,7 +13,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.ordered_results import INDEX_NAME
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import Served

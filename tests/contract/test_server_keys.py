@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.server.app import build
 from orchestrator.server.database import FILE_NAME, ServerDatabase
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.keys import KeyLimits, KeyRight, Keys
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.contract.conftest import Served

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from orchestrator.core.batch_api import File
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.records import Records
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings

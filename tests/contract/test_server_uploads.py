@@ -15,7 +15,7 @@ from typing import Any
 import openai
 import pytest
 
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import Served
 from tests.support.batchapi import CHAT, Sdk, ended, jsonl, row, sdk_at, upload

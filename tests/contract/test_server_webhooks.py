@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.server.webhooks import LONGEST_DELAY, MAX_ATTEMPTS, delay_after
 from tests.support.batchapi import Sdk, create, ended, health, row, run_batch, sdk_at

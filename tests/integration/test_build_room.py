@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.errors import NoRoom
 from orchestrator.core.model import Job, JobFault, JobId
-from orchestrator.pipeline.build import room, submission
+from orchestrator.pipeline.build import disk_room, submission
 from tests.emulator.driving import jsonl
 from tests.support.disks import disk_of
 from tests.support.hostedjob import Desk, all_are, plain, row
@@ -64,7 +64,7 @@ def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
 ) -> None:
     desk = desk_on_each
     if how == "max_bytes":
-        monkeypatch.setattr(room, "ROOM_BYTES", 1_000_000)
+        monkeypatch.setattr(disk_room, "ROOM_BYTES", 1_000_000)
         desk.backends({"openai": {}}, '[retention]\nmax_bytes = "6MB"\n')
     full: dict[str, AbstractContextManager[None]] = {
         "disk": disk_of(3_000_000, desk.home.root / "jobs"),
@@ -107,8 +107,8 @@ def test_a_batch_that_its_server_has_no_room_for_waits_and_ends_no_daemon(desk: 
 
 def test_a_nearly_full_disk_is_looked_at_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [40_000_000]
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
-    check = room.RoomCheck(lambda: "too little" if free[0] < 1_000_000 else None, tmp_path)
+    monkeypatch.setattr(disk_room.shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    check = disk_room.RoomCheck(lambda: "too little" if free[0] < 1_000_000 else None, tmp_path)
 
     def write() -> None:
         while free[0] > 0:

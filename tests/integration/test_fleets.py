@@ -23,7 +23,7 @@ from orchestrator.daemon.fleet_controller import FleetController
 from orchestrator.policy import degradation
 from orchestrator.policy.engine_switches import EngineWish
 from orchestrator.server.engines import local_driver, local_engine
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import EnginesBackend
 from tests.support.batchapi import Sdk, create, ended, health, retrieve, row, sdk_at

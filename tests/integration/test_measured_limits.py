@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from orchestrator.core.engines import EngineRates
 from orchestrator.daemon.health import fetch_health
 from orchestrator.daemon.loop import Daemon
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import locate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.check import _examine_upstream
+from orchestrator.cli.validate_and_doctor import _examine_upstream
 from orchestrator.daemon.health import remedy, without_engine
 from tests.integration.test_server_faults import served
 from tests.support.batchapi import create, ended, health, row, run_batch

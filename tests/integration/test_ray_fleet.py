@@ -25,7 +25,7 @@ from orchestrator.daemon.fleet_controller import FleetController
 from orchestrator.daemon.health import last_to_fail
 from orchestrator.ray import driver as ray_driver
 from orchestrator.ray.process import require_ray
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import RayBackend
 from tests.support.batchapi import Sdk, create, ended, health, row, sdk_at

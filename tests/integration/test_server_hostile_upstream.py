@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.batch_api import MAX_DEPTH
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from tests.support.batchapi import Ended, Sdk, create, ended, health, retrieve, row, run_batch, sdk_at
 from tests.support.canned import canned

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.engines import ModelDemand
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.support.batchapi import Sdk, create, ended, health, retrieve, row, sdk_at

@@ -18,7 +18,7 @@ from orchestrator.backends.openai_http import over_unix_socket
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import StorageError
 from orchestrator.server.database import FILE_NAME, ServerDatabase
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.records import Records
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream

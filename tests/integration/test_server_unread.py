@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.server.database import FILE_NAME, ServerDatabase
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.keys import KeyLimits, Keys
 from orchestrator.server.settings import Settings
 from tests.support.batchapi import Sdk, create, ended, retrieve, row, run_batch, sdk_at

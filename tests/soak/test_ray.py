@@ -23,7 +23,7 @@ import pytest
 from orchestrator.daemon.drivers import driver_for
 from orchestrator.daemon.fleet_controller import FleetController
 from orchestrator.server.engines import EngineDir, EngineUnavailable, require_installed
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import RayBackend
 from tests.support.accesslog import read_log

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from orchestrator.server.host import ServerThread, socket_path
+from orchestrator.server.in_process import ServerThread, socket_path
 from orchestrator.server.settings import Settings
 from tests.support.forking import Forked, fork
 from tests.support.process import PATIENCE

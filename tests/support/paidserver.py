@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from orchestrator.server.host import ServerThread
+from orchestrator.server.in_process import ServerThread
 from orchestrator.server.settings import Settings
 from tests.support.batchserver import BatchServer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.chances import chance_words
+from orchestrator.core.probability_words import chance_words
 from orchestrator.web.figures import FORMS
 
 

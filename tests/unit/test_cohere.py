@@ -21,8 +21,8 @@ from orchestrator.backends.cohere.avro import records
 from orchestrator.backends.cohere.batches import batch_name, batch_of, batch_page, spelled, unspelled
 from orchestrator.backends.cohere.requests import translate
 from orchestrator.backends.cohere.settings import CohereBackend
+from orchestrator.backends.lenient_batches import remote_batch
 from orchestrator.backends.package import BackendAccess
-from orchestrator.backends.remote import remote_batch
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import InputError, UsageError
 

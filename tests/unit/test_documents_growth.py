@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.documents import parts, sources
-from orchestrator.documents.keys import DistinctKeys, shortened
+from orchestrator.documents.document_keys import DistinctKeys, shortened
 from orchestrator.documents.tables import TableFile
 from tests.support.office import mail, mailbox
 from tests.support.steps import grows_no_faster

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from orchestrator.core.bounded.process import WorkerLimits
-from orchestrator.documents import Document, DocumentProblem, Readers, UnreadableDocument, ocr, rendering
+from orchestrator.documents import Document, DocumentProblem, Readers, UnreadableDocument, ocr, page_images
 from orchestrator.documents import read as read_with
 from orchestrator.documents.ocr import Piece, in_order, sure
 from orchestrator.documents.types import ExtractionError
@@ -120,7 +120,7 @@ def test_a_picture_lower_than_a_letter_has_no_text(size: tuple[int, int]) -> Non
 def test_gray_of_any_depth_stays_as_bright_as_it_is(mode: str, bright: int) -> None:
     page = Image.new(mode, (60, 60), bright)
     page.putpixel((30, 30), 0)
-    assert rendering._on_white(page, 60).convert("L").getextrema() == (0, 255)
+    assert page_images._on_white(page, 60).convert("L").getextrema() == (0, 255)
 
 
 def piece(left: float, top: float, text: str, width: float = 300) -> Piece:

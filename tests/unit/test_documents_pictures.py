@@ -24,7 +24,7 @@ from orchestrator.documents import (
     DocumentProblem,
     Ignored,
     UnreadableDocument,
-    rendering,
+    page_images,
 )
 from orchestrator.documents.types import ExtractionError, Render
 from orchestrator.policy.requests import Builder
@@ -182,7 +182,7 @@ def test_a_page_that_reads_like_a_note_about_a_page_is_text(tmp_path: Path) -> N
 @pytest.mark.parametrize("how", ["auto", "both"])
 def test_too_much_text_beside_pictures_names_the_limit(how: str) -> None:
     with pytest.raises(ExtractionError, match="more than the 70 characters allowed"):
-        rendering.extract(mixed_pdf(PROSE, PROSE), "pdf", Render(how, 150, 1568, 10, True, 1_000_000), 70)
+        page_images.extract(mixed_pdf(PROSE, PROSE), "pdf", Render(how, 150, 1568, 10, True, 1_000_000), 70)
 
 
 @pytest.mark.slow
@@ -321,5 +321,5 @@ def test_photos_of_phones_are_pictures(tmp_path: Path) -> None:
 def test_photos_of_phones_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pi_heif", None)
     with pytest.raises(ExtractionError, match=r"pip install 'orch-batch\[heic\]'") as raised:
-        rendering.extract(HEIC, "image", Render("image", 150, 1568, 20, False, 10**7), 10**7)
+        page_images.extract(HEIC, "image", Render("image", 150, 1568, 20, False, 10**7), 10**7)
     assert raised.value.code is DocumentProblem.UNSUPPORTED

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends import untyped
+from orchestrator.backends import lenient
 from orchestrator.backends.anthropic import api as anthropic
-from orchestrator.backends.remote import remote_batch, remote_file
+from orchestrator.backends.lenient_batches import remote_batch, remote_file
 from orchestrator.core.batch_api import BatchStatus
 
 ANYTHING = st.recursive(
@@ -27,15 +27,15 @@ FIELDS = (
 
 COUNTS: dict[str, tuple[Any, int | None]] = {
     "a number": (3, 3), "text": ("3", 3), "a fraction": (3.0, 3), "below zero": (-3, 0), "null": (None, None),
-    "words": ("three", None), "no number": (float("nan"), None), "endless": (float("inf"), untyped.MOST),
-    "beyond 64 bits": (2**70, untyped.MOST), "beyond floats": (10**400, untyped.MOST), "a list": ([3], None),
+    "words": ("three", None), "no number": (float("nan"), None), "endless": (float("inf"), lenient.MOST),
+    "beyond 64 bits": (2**70, lenient.MOST), "beyond floats": (10**400, lenient.MOST), "a list": ([3], None),
     "a truth": (True, None),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "expected"), COUNTS.values(), ids=COUNTS)
 def test_counts(value: Any, expected: int | None) -> None:
-    assert untyped.count(value) == expected
+    assert lenient.count(value) == expected
     told = remote_batch({"id": "b", "status": "completed", "request_counts": {"completed": value, "failed": None}})
     assert (told.completed, told.is_counted) == (expected or 0, expected is not None)
 
@@ -51,7 +51,7 @@ TIMES: dict[str, tuple[Any, datetime | None]] = {
 
 @pytest.mark.parametrize(("value", "expected"), TIMES.values(), ids=TIMES)
 def test_times(value: Any, expected: datetime | None) -> None:
-    assert untyped.time(value) == expected
+    assert lenient.time(value) == expected
 
 
 ERROR = {"code": "invalid_request", "message": "no", "line": 2}
@@ -127,7 +127,7 @@ def test_whatever_is_told_is_read_or_refused_and_fits_a_database(told: dict[str,
             found.id.encode()
         for name in ("completed", "failed", "rows"):
             value = getattr(found, name, 0) or 0
-            assert 0 <= value <= untyped.MOST * 5
+            assert 0 <= value <= lenient.MOST * 5
         if hasattr(found, "status"):
             assert isinstance(found.status, BatchStatus)
 
@@ -135,7 +135,7 @@ def test_whatever_is_told_is_read_or_refused_and_fits_a_database(told: dict[str,
 @given(st.binary(max_size=100))
 def test_bytes_are_json_or_a_value_error(content: bytes) -> None:
     try:
-        untyped.decode(content)
+        lenient.decode(content)
     except ValueError:
         return
     json.loads(content.decode("utf-8-sig"), strict=False)
@@ -144,17 +144,17 @@ def test_bytes_are_json_or_a_value_error(content: bytes) -> None:
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"", b"\xff", b"{"])
 def test_what_is_no_json_is_a_value_error(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any is
-        untyped.decode(content)
+        lenient.decode(content)
 
 
 def test_json_with_nan_a_mark_and_endless_digits_is_read() -> None:
-    found = untyped.decode(b'\xef\xbb\xbf{"a": NaN, "b": ' + b"9" * 5000 + b"}")
-    assert found == {"a": None, "b": untyped.MOST}
+    found = lenient.decode(b'\xef\xbb\xbf{"a": NaN, "b": ' + b"9" * 5000 + b"}")
+    assert found == {"a": None, "b": lenient.MOST}
 
 
 def test_other_programs_entries_of_any_shape_do_not_hide_ours() -> None:
     def batches(told: Any) -> list[str]:
-        return [one.id for one in untyped.readable(untyped.entries(told), remote_batch)]
+        return [one.id for one in lenient.readable(lenient.entries(told), remote_batch)]
 
     assert batches({"data": [None, 5, {"id": "b"}]}) == ["b"]
     assert batches([{"id": "b"}]) == ["b"]

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, RequestState, Span, Usage
 from orchestrator.core.shards import ShardState
-from orchestrator.pipeline.collect.partial import partial_lines
+from orchestrator.pipeline.collect.partial_results import partial_lines
 from orchestrator.pipeline.finish import merge
 from orchestrator.settings.home import Home
 from tests.support.handles import handle

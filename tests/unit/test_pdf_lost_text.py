@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.documents import pdf_text, rendering
+from orchestrator.documents import page_images, pdf_text
 from orchestrator.documents.garbled import is_garbled
 from orchestrator.documents.pdf_lost_text import LostText
 from orchestrator.documents.types import DocumentProblem, ExtractionError, Render
@@ -192,8 +192,8 @@ def test_an_unusable_text_layer_is_refused_and_goes_as_a_picture() -> None:
     with pytest.raises(ExtractionError) as refused:
         text(data)
     assert refused.value.code is DocumentProblem.UNUSABLE_TEXT
-    found, fields, pictures = rendering.extract(data, "pdf", AUTO, 10_000)
+    found, fields, pictures = page_images.extract(data, "pdf", AUTO, 10_000)
     assert (found, fields["sent_as"], len(pictures)) == ("", "page 1 as image", 1)
-    assert rendering.extract(data, "pdf", AUTO._replace(how="both"), 10_000)[0] == ""
+    assert page_images.extract(data, "pdf", AUTO._replace(how="both"), 10_000)[0] == ""
     kept = latin([PROSE["en"][at : at + 80] for at in range(0, 300, 80)])
-    assert rendering.extract(kept, "pdf", AUTO, 10_000)[1]["sent_as"] == "text"
+    assert page_images.extract(kept, "pdf", AUTO, 10_000)[1]["sent_as"] == "text"

@@ -11,7 +11,8 @@ GPU = "EnginesBackend(kind='engines', cost_per_hour=0, models={'m': {'model': '/
 CLUSTER = "RayBackend(kind='ray', ray_python='/none', models={'m': {'model': '/m', 'cost_per_hour': 0}})"
 PROGRAM = """
 import pathlib, sys
-import orchestrator.cli.check, orchestrator.cli.cluster, orchestrator.cli.serve, orchestrator.documents.readers
+import orchestrator.cli.validate_and_doctor
+import orchestrator.cli.cluster, orchestrator.cli.serve, orchestrator.documents.readers
 import orchestrator.daemon.fleet_controller, orchestrator.daemon.home_backends, orchestrator.daemon.loop
 from orchestrator.daemon.drivers import driver_for
 from orchestrator.settings.backends import EnginesBackend, RayBackend

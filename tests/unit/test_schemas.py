@@ -18,7 +18,7 @@ from orchestrator.core import schemas
 from orchestrator.core.bounded.process import WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.errors import InputError
-from orchestrator.core.patterns import PatternProblem, searcher
+from orchestrator.core.schema_patterns import PatternProblem, searcher
 from orchestrator.core.schemas import SchemaCheck, faults
 from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.answer_text import Answer

@@ -41,8 +41,8 @@ from orchestrator.server.dispatch.rate_limiter import (
 from orchestrator.server.dispatch.result_lines import error_body
 from orchestrator.server.dispatch.retry import Action, End, RetryVerdict, account_problem
 from orchestrator.server.dispatch.stats import Stats
-from orchestrator.server.leftovers import CAUSES, copy_leftovers
 from orchestrator.server.ordered_results import ResultSource, read_page
+from orchestrator.server.unsuccessful_rows import CAUSES, copy_leftovers
 from tests.support.examples import ample
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)

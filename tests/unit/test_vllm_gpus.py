@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError, RefusedError, UsageError
 from orchestrator.server.engines import EngineUnavailable
-from orchestrator.server.engines.fits import GIB, can_judge, judge, utilization_of, weights_bytes
+from orchestrator.server.engines.gpu_memory import GIB, can_judge, judge, utilization_of, weights_bytes
 from orchestrator.server.engines.gpus import MIB, Gpu, find_gpus, group, parse
 from orchestrator.server.engines.launch import FIRST_PORT, LAST_PORT, Wish, engine_ports, plan_engines
 from orchestrator.server.engines.options import check_options, value_of

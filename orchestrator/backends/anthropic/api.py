@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, BinaryIO
 
-from orchestrator.backends import BATCH_GONE, BatchOrder, call_errors, untyped
+from orchestrator.backends import BATCH_GONE, BatchOrder, call_errors, lenient
 from orchestrator.backends.anthropic.results import cause_of, completion, result_line
 from orchestrator.backends.api import ApiAnswer, ApiRefusal
 from orchestrator.backends.openai_http import HttpAPI, converted, path_of
@@ -45,7 +45,7 @@ class AnthropicAPI(HttpAPI):
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
         token = {} if after is None else {"after_id": after}
         return converted(
-            self._get(_BATCHES, limit=str(limit), **token), lambda told: untyped.with_entries(told, batch_of)
+            self._get(_BATCHES, limit=str(limit), **token), lambda told: lenient.with_entries(told, batch_of)
         )
 
     def batch(self, batch_id: str) -> ApiAnswer:
@@ -64,25 +64,25 @@ class AnthropicAPI(HttpAPI):
         return converted(super().ask("messages", body), lambda told: isinstance(told, dict) and completion(told))
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
-        error = untyped.mapping(untyped.mapping(body).get("error"))
+        error = lenient.mapping(lenient.mapping(body).get("error"))
         return status, {**error, "code": cause_of(error) or error.get("type")} if error else {}
 
 
 def batch_of(told: object, asked: str | None = None) -> object:
     """Return a batch in OpenAI's shape; other values stay as they are. An answer may omit the batch's id, `asked`."""
-    found = untyped.mapping(told)
+    found = lenient.mapping(told)
     if not found:
         return told
-    name, created_at = untyped.name(found.get("id")), found.get("created_at")
+    name, created_at = lenient.name(found.get("id")), found.get("created_at")
     if name is None and "processing_status" not in found:
         return {"created_at": created_at}
-    counts = {one: untyped.count(untyped.mapping(found.get("request_counts")).get(one)) or 0 for one in _COUNTS}
+    counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) or 0 for one in _COUNTS}
     # A batch always has rows, so counts that are all zero are unknown counts.
     is_told = any(counts.values())
     batch: dict[str, Any] = {"id": name, "created_at": created_at, "request_counts": {"total": sum(counts.values())}}
-    word = untyped.word(found.get("processing_status"))
+    word = lenient.word(found.get("processing_status"))
     ended = word in _ENDED
-    if ended and untyped.time(found.get("archived_at")) is not None:
+    if ended and lenient.time(found.get("archived_at")) is not None:
         gone = {"code": BATCH_GONE, "message": "its results are no longer kept"}
         return batch | {"status": "failed", "errors": [gone]}
     if is_told:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import DoctorCheck, inline_rows, untyped
+from orchestrator.backends import DoctorCheck, inline_rows, lenient
 from orchestrator.backends.anthropic.api import AnthropicAPI, of_answer
 from orchestrator.backends.anthropic.messages import translate
 from orchestrator.backends.batches import GONE
@@ -68,7 +68,7 @@ class AnthropicBatches(InlineBatches):
     def _display_name(self, model: str) -> object:
         """Ask for this model alone: the list lacks aliases of latest versions."""
         with self._translated(f"look {model} up"):
-            return untyped.mapping(self._api.model(model).json()).get("display_name")
+            return lenient.mapping(self._api.model(model).json()).get("display_name")
 
     def _check_models(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
         for model in models:

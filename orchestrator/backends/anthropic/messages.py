@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.backends.anthropic.dialect import LEFT_OUT, TRANSLATED
-from orchestrator.backends.conversations import (
+from orchestrator.backends.message_parts import (
     NO_COUNTERPART,
     CallPart,
     DocumentPart,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import openai_shape, untyped
+from orchestrator.backends import lenient, openai_shape
 from orchestrator.core.finish_reasons import is_error
 from orchestrator.policy import answer_parts
 
@@ -47,7 +47,7 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
                 others.append(block)
     reason = message.get("stop_reason")
     finish = _FINISHES.get(reason, reason) if isinstance(reason, str) else None
-    usage = untyped.mapping(message.get("usage"))
+    usage = lenient.mapping(message.get("usage"))
     choice = openai_shape.choice_of(texts, thoughts, calls, others, finish)
     return openai_shape.completion_of(
         [choice], _usage(usage), message.get("id"), message.get("model"), usage.get("service_tier")
@@ -55,11 +55,11 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    fresh, read, put, output = (untyped.tokens(usage, name) for name in _PARTS)
-    lasting = untyped.tokens(untyped.mapping(usage.get("cache_creation")), "ephemeral_1h_input_tokens")
-    thinking = untyped.tokens(untyped.mapping(usage.get("output_tokens_details")), "thinking_tokens")
-    tools = untyped.mapping(usage.get("server_tool_use"))
-    calls = {name: count for name in _BILLED_CALLS if (count := untyped.tokens(tools, name))}
+    fresh, read, put, output = (lenient.tokens(usage, name) for name in _PARTS)
+    lasting = lenient.tokens(lenient.mapping(usage.get("cache_creation")), "ephemeral_1h_input_tokens")
+    thinking = lenient.tokens(lenient.mapping(usage.get("output_tokens_details")), "thinking_tokens")
+    tools = lenient.mapping(usage.get("server_tool_use"))
+    calls = {name: count for name in _BILLED_CALLS if (count := lenient.tokens(tools, name))}
     # Tokens of a compaction or an advisor are billed, but not included in the sums.
     beside = max(0, _iteration_tokens(usage) - fresh - read - put - output)
     return {
@@ -72,8 +72,8 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 def _iteration_tokens(usage: Mapping[str, Any]) -> int:
     steps = usage.get("iterations")
-    found = map(untyped.mapping, steps) if isinstance(steps, list) else ()
-    return sum(untyped.tokens(step, name) for step in found for name in _PARTS)
+    found = map(lenient.mapping, steps) if isinstance(steps, list) else ()
+    return sum(lenient.tokens(step, name) for step in found for name in _PARTS)
 
 
 _STATUSES = {
@@ -93,25 +93,25 @@ UNKNOWN_STATUS = 502
 
 def result_line(line: bytes) -> bytes:
     """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
-    told = untyped.decode_object(line)
+    told = lenient.decode_object(line)
     if told is None:
         return line
     custom_id = told.get("custom_id")
     return openai_shape.line(
-        {**result_row(custom_id, told.get("result")), "id": f"batch_req_{untyped.text(custom_id)}"}
+        {**result_row(custom_id, told.get("result")), "id": f"batch_req_{lenient.text(custom_id)}"}
     )
 
 
 def result_row(custom_id: object, result: object) -> dict[str, Any]:
     """Return a row's result as OpenAI's result line."""
-    found = untyped.mapping(result)
-    match {**found, "type": untyped.word(found.get("type"))}:
+    found = lenient.mapping(result)
+    match {**found, "type": lenient.word(found.get("type"))}:
         case {"type": "succeeded", "message": dict(message)}:
             return openai_shape.answered_row(custom_id, 200, completion(message))
         case {"type": "succeeded"}:
             return openai_shape.answered_row(custom_id, 200, None)
         case {"type": "errored", "error": told}:
-            told = told if isinstance(told, dict) else {"error": {"message": untyped.text(told)}}
+            told = told if isinstance(told, dict) else {"error": {"message": lenient.text(told)}}
             inner = told.get("error")
             error = inner if isinstance(inner, dict) else told
             kind = str(error.get("type") or "error")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends import openai_shape, untyped
+from orchestrator.backends import lenient, openai_shape
 from orchestrator.backends.bedrock.requests import custom_id_of
 from orchestrator.core.finish_reasons import is_error
 
@@ -36,14 +36,14 @@ def completion(answer: Mapping[str, Any]) -> Json:
     """
     if is_error(answer):
         return dict(answer)
-    blocks = untyped.mapping(untyped.mapping(answer.get("output")).get("message")).get("content")
+    blocks = lenient.mapping(lenient.mapping(answer.get("output")).get("message")).get("content")
     texts, thoughts, calls, others = list[str](), list[str](), list[Json](), list[Any]()
     for block in blocks if isinstance(blocks, list) else []:
         match block:
             case {"text": str(text)}:
                 texts.append(text)
             case {"citationsContent": {"content": list(parts)}}:
-                texts += [untyped.mapping(part).get("text") or "" for part in parts]
+                texts += [lenient.mapping(part).get("text") or "" for part in parts]
                 others.append(block)
             case {"reasoningContent": {"reasoningText": {"text": str(thought)}}}:
                 thoughts.append(thought)
@@ -54,34 +54,34 @@ def completion(answer: Mapping[str, Any]) -> Json:
                 others.append(block)
     reason = answer.get("stopReason")
     end = _ENDS.get(reason, reason) if isinstance(reason, str) else None
-    tier = untyped.mapping(answer.get("serviceTier")).get("type")
-    usage = _usage(untyped.mapping(answer.get("usage")))
+    tier = lenient.mapping(answer.get("serviceTier")).get("type")
+    usage = _usage(lenient.mapping(answer.get("usage")))
     choice = openai_shape.choice_of(texts, thoughts, calls, others, end)
     return openai_shape.completion_of([choice], usage, None, None, tier)
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
-    fresh, read, put, output = (untyped.tokens(usage, name) for name in _PARTS)
+    fresh, read, put, output = (lenient.tokens(usage, name) for name in _PARTS)
     if not (fresh or read or put or output):
         return {}
     details = usage.get("cacheDetails")
-    parts = map(untyped.mapping, details) if isinstance(details, list) else ()
-    lasting = sum(untyped.tokens(part, "inputTokens") for part in parts if part.get("ttl") == "1h")
+    parts = map(lenient.mapping, details) if isinstance(details, list) else ()
+    lasting = sum(lenient.tokens(part, "inputTokens") for part in parts if part.get("ttl") == "1h")
     return openai_shape.cached_usage(fresh, read, put, lasting, output)
 
 
 def result_line(line: bytes) -> bytes:
     """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
-    told = untyped.decode_object(line)
+    told = lenient.decode_object(line)
     if told is None:
         return line
     custom_id, answer, error = custom_id_of(told.get("recordId")), told.get("modelOutput"), told.get("error")
     if isinstance(answer, dict):
         row = openai_shape.answered_row(custom_id, 200, completion(answer))
     elif error is not None:
-        found = untyped.mapping(error)
-        status = untyped.count(found.get("errorCode")) or 0
-        said = untyped.text(found.get("errorMessage", error))
+        found = lenient.mapping(error)
+        status = lenient.count(found.get("errorCode")) or 0
+        said = lenient.text(found.get("errorMessage", error))
         body = {"error": {"message": said, "type": None, "param": None, "code": None}}
         row = openai_shape.answered_row(custom_id, status if status >= _LEAST_STATUS else _UNKNOWN_STATUS, body)
     else:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import httpx2
 from msgspec.structs import replace
 
-from orchestrator.backends import BatchOrder, untyped
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.bedrock import answers
 from orchestrator.backends.bedrock.clients import CredentialChain, Services
@@ -54,10 +54,10 @@ class BedrockAPI(S3FilesAPI):
 
     def models(self) -> ApiAnswer:
         found = self._get("foundation-models")
-        told = untyped.mapping(found.json())
-        names = [untyped.mapping(one).get("modelId") for one in untyped.entries(told, "modelSummaries")]
-        profiles = untyped.mapping(self._get("inference-profiles", maxResults="1000").json())
-        for one in map(untyped.mapping, untyped.entries(profiles, "inferenceProfileSummaries")):
+        told = lenient.mapping(found.json())
+        names = [lenient.mapping(one).get("modelId") for one in lenient.entries(told, "modelSummaries")]
+        profiles = lenient.mapping(self._get("inference-profiles", maxResults="1000").json())
+        for one in map(lenient.mapping, lenient.entries(profiles, "inferenceProfileSummaries")):
             names += [one.get("inferenceProfileId"), one.get("inferenceProfileArn")]
         return answer_of({"data": [{"id": name} for name in names]}, found.headers)
 
@@ -87,8 +87,8 @@ class BedrockAPI(S3FilesAPI):
 
     def _named(self, job: Mapping[str, Any]) -> tuple[ApiAnswer, Mapping[str, Any]] | None:
         listed = self._get("model-invocation-jobs", nameContains=job["jobName"], maxResults="100")
-        found = untyped.mapping(listed.json()).get("invocationJobSummaries")
-        same = (one for one in map(untyped.mapping, found if isinstance(found, list) else ()))
+        found = lenient.mapping(listed.json()).get("invocationJobSummaries")
+        same = (one for one in map(lenient.mapping, found if isinstance(found, list) else ()))
         ours = (one for one in same if one.get("outputDataConfig") == job["outputDataConfig"])
         return next(((listed, one) for one in ours if one.get("jobName") == job["jobName"]), None)
 
@@ -97,7 +97,7 @@ class BedrockAPI(S3FilesAPI):
         answer = self._get(
             "model-invocation-jobs", maxResults=str(limit), sortBy="CreationTime", sortOrder="Descending", **token
         )
-        next_page = untyped.name(untyped.mapping(answer.json()).get("nextToken"))
+        next_page = lenient.name(lenient.mapping(answer.json()).get("nextToken"))
         return replace(converted(answer, lambda told: list_of(told, self._place)), next_page=next_page)
 
     def batch(self, batch_id: str) -> ApiAnswer:
@@ -107,7 +107,7 @@ class BedrockAPI(S3FilesAPI):
         self._cancel(f"{path_of(_JOB, batch_id)}/stop", batch_id, _OVER)
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        request = untyped.mapping(untyped.decode(body))
+        request = lenient.mapping(lenient.decode(body))
         path = f"{path_of('model', str(request.get('model', '')))}/converse"
         sent = self._services.runtime.post(path, json=translate(request), timeout=self._patient)
         return converted(

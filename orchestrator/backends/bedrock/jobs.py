@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-from orchestrator.backends import BatchOrder, metadata_of, untyped
+from orchestrator.backends import BatchOrder, lenient, metadata_of
 from orchestrator.backends.buckets import BucketPrefix
 
 # `PartiallyCompleted`: not all records could be processed in time. `Scheduled`: validated, and in the queue.
@@ -53,10 +53,10 @@ def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> J
 
 def batch_of(job: object, place: BucketPrefix) -> object:
     """Return a job as a batch in OpenAI's shape. Fields may be missing. Other values stay as they are."""
-    told = untyped.mapping(job)
+    told = lenient.mapping(job)
     if not told:
         return job
-    word = untyped.word(told.get("status"))
+    word = lenient.word(told.get("status"))
     source = place.key_in(_uri(told, "inputDataConfig", "s3InputDataConfig"))
     target = place.key_in(_uri(told, "outputDataConfig", "s3OutputDataConfig"))
     batch: Json = {
@@ -79,12 +79,12 @@ def batch_of(job: object, place: BucketPrefix) -> object:
 
 
 def _uri(job: Mapping[str, Any], config: str, of_s3: str) -> object:
-    return untyped.mapping(untyped.mapping(job.get(config)).get(of_s3)).get("s3Uri")
+    return lenient.mapping(lenient.mapping(job.get(config)).get(of_s3)).get("s3Uri")
 
 
 def _has_results(job: Mapping[str, Any], word: str) -> bool:
     """Processed records are billed, however the job ended."""
-    counts = [found for name in _PROCESSED if (found := untyped.count(job.get(name))) is not None]
+    counts = [found for name in _PROCESSED if (found := lenient.count(job.get(name))) is not None]
     return word in _DONE or any(counts) or (word == "stopped" and not counts)
 
 
@@ -99,10 +99,10 @@ def manifest_of(key: str) -> str | None:
 
 def list_of(told: object, place: BucketPrefix) -> object:
     """Return a list of jobs as a list of batches."""
-    jobs = untyped.mapping(told).get("invocationJobSummaries")
+    jobs = lenient.mapping(told).get("invocationJobSummaries")
     if not isinstance(jobs, list):
         return {"data": [], "has_more": False} if told == {} else told
     return {
         "data": [batch_of(job, place) for job in jobs],
-        "has_more": bool(untyped.mapping(told).get("nextToken")),
+        "has_more": bool(lenient.mapping(told).get("nextToken")),
     }

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import line_digest, untyped
+from orchestrator.backends import lenient, line_digest
 from orchestrator.backends.chat_rows import NO_EFFECT, check_counterparts, decode_line, sent_rows
-from orchestrator.backends.conversations import (
+from orchestrator.backends.message_parts import (
     DocumentPart,
     MessagePart,
     PicturePart,
@@ -61,15 +61,15 @@ def record_lines(source: Iterable[bytes]) -> Iterator[bytes]:
 
 def named_record(line: bytes) -> bytes:
     """Return a record with its custom_id added. A line that is not JSON stays as it is."""
-    told = untyped.decode_object(line)
+    told = lenient.decode_object(line)
     return line if told is None else msgspec.json.encode({"custom_id": custom_id_of(told.get("recordId")), **told})
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
     """Return the id in a line, either ours or a record, and the digest of its request."""
-    told = untyped.decode_object(line) or {}
+    told = lenient.decode_object(line) or {}
     if "recordId" in told:
-        name = untyped.name(custom_id_of(told["recordId"])) or ""
+        name = lenient.name(custom_id_of(told["recordId"])) or ""
         return name, line_digest(msgspec.json.encode(told.get("modelInput")))
     try:
         row = decode_line(line)

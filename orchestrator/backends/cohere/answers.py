@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends import openai_shape, untyped
+from orchestrator.backends import lenient, openai_shape
 from orchestrator.core.error_body import openai_error
 from orchestrator.core.finish_reasons import is_error
 
@@ -30,7 +30,7 @@ def completion(answer: Mapping[str, Any]) -> Json:
     """
     if is_error(answer):
         return dict(answer)
-    message = untyped.mapping(answer.get("message"))
+    message = lenient.mapping(answer.get("message"))
     texts, thoughts, others = list[str](), list[str](), list[Any]()
     content = message.get("content")
     for part in content if isinstance(content, list) else [content] if content else []:
@@ -50,12 +50,12 @@ def completion(answer: Mapping[str, Any]) -> Json:
     reason = answer.get("finish_reason")
     end = _ENDS.get(reason, reason.lower()) if isinstance(reason, str) else None
     choice = openai_shape.choice_of(texts, thoughts, calls, others, end)
-    usage = _usage(untyped.mapping(answer.get("usage")))
+    usage = _usage(lenient.mapping(answer.get("usage")))
     return openai_shape.completion_of([choice], usage, answer.get("id"), None, None)
 
 
 def _call(told: Any) -> Json | None:
-    found, function = untyped.mapping(told), untyped.mapping(untyped.mapping(told).get("function"))
+    found, function = lenient.mapping(told), lenient.mapping(lenient.mapping(told).get("function"))
     if not isinstance(name := function.get("name"), str):
         return None
     arguments = function.get("arguments")
@@ -68,11 +68,11 @@ def _call(told: Any) -> Json | None:
 
 def _usage(usage: Mapping[str, Any]) -> Json:
     """Count the billed tokens. `tokens` would include Cohere's own preamble, which costs nothing."""
-    counted = untyped.mapping(usage.get("billed_units")) or untyped.mapping(usage.get("tokens"))
-    prompt, output = (untyped.tokens(counted, name) for name in ("input_tokens", "output_tokens"))
+    counted = lenient.mapping(usage.get("billed_units")) or lenient.mapping(usage.get("tokens"))
+    prompt, output = (lenient.tokens(counted, name) for name in ("input_tokens", "output_tokens"))
     if not (prompt or output):
         return {}
-    cached = min(untyped.tokens(usage, "cached_tokens"), prompt)
+    cached = min(lenient.tokens(usage, "cached_tokens"), prompt)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
@@ -83,12 +83,12 @@ def _usage(usage: Mapping[str, Any]) -> Json:
 
 def result_line(record: object) -> bytes:
     """Return a record as a line in OpenAI's shape. A failed row has a text for its error, and no status."""
-    found = untyped.mapping(record)
+    found = lenient.mapping(record)
     custom_id, error, body = found.get("custom_id"), found.get("error"), found.get("body")
     if isinstance(body, str):
-        body = untyped.decode_object(body.encode())
+        body = lenient.decode_object(body.encode())
     if error:
-        told = openai_error({"error": error}) or {"message": untyped.text(error)}
+        told = openai_error({"error": error}) or {"message": lenient.text(error)}
         return openai_shape.line(openai_shape.failed_row(custom_id, told))
     if isinstance(body, dict) and body:
         return openai_shape.line(openai_shape.answered_row(custom_id, 200, completion(body), body.get("id")))

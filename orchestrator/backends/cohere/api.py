@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import httpx2
 import msgspec
 
-from orchestrator.backends import BatchOrder, RemoteBatch, untyped
+from orchestrator.backends import BatchOrder, RemoteBatch, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.batches import GONE
 from orchestrator.backends.chat_rows import sent_rows
@@ -55,14 +55,14 @@ class CohereAPI(HttpAPI):
 
     def models(self) -> ApiAnswer:
         answer = self._get("v1/models", page_size=str(_MOST))
-        listed = untyped.entries(answer.json(), "models")
-        return answer_of({"data": [{"id": untyped.mapping(one).get("name")} for one in listed]}, answer.headers)
+        listed = lenient.entries(answer.json(), "models")
+        return answer_of({"data": [{"id": lenient.mapping(one).get("name")} for one in listed]}, answer.headers)
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
         """Return a page of input datasets. `after` counts the earlier ones, as text. An empty page ends the list."""
         start = int(after or 0)
         answer = self._get(_DATASETS, datasetType=_INPUTS, limit=str(limit), offset=str(start))
-        listed = untyped.mapping(answer.json()).get("datasets") or []
+        listed = lenient.mapping(answer.json()).get("datasets") or []
         return answer_of({"data": [dataset_file(one) for one in listed]}, answer.headers, str(start + limit))
 
     def file(self, file_id: str) -> ApiAnswer:
@@ -72,8 +72,8 @@ class CohereAPI(HttpAPI):
 
     def dataset(self, dataset_id: str) -> Mapping[str, Any]:
         """Return a dataset. Raises ValueError for another answer."""
-        told = untyped.mapping(self._get(path_of(_DATASETS, dataset_id)).json())
-        found = untyped.mapping(told.get("dataset"))
+        told = lenient.mapping(self._get(path_of(_DATASETS, dataset_id)).json())
+        found = lenient.mapping(told.get("dataset"))
         if not found:
             raise ValueError("the answer is not a dataset")
         return found
@@ -91,7 +91,7 @@ class CohereAPI(HttpAPI):
                 files={"data": (name, file)},
                 timeout=self._transfer,
             )
-            return converted(self._answer(made), lambda told: {"id": untyped.mapping(told).get("id")})
+            return converted(self._answer(made), lambda told: {"id": lenient.mapping(told).get("id")})
 
     def delete_file(self, file_id: str) -> None:
         self._answer(self._http.delete(path_of(_DATASETS, file_id)))
@@ -100,7 +100,7 @@ class CohereAPI(HttpAPI):
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
         dataset = self.dataset(file_id)
         urls = _part_urls(dataset)
-        if not urls or untyped.word(dataset.get("validation_status")) in _UNFINISHED:
+        if not urls or lenient.word(dataset.get("validation_status")) in _UNFINISHED:
             raise ApiRefusal(404, httpx2.Headers(), file_id, {"message": f"{file_id} has no files yet"})
         with closing(self._result_lines(urls)) as lines:
             yield lines
@@ -153,9 +153,9 @@ class CohereBatches(TranslatedBatches):
             raise
         except BackendError as error:
             raise NotSent(error.message) from None
-        status = untyped.word(dataset.get("validation_status"))
+        status = lenient.word(dataset.get("validation_status"))
         if status in _FAILED:
-            why = untyped.text(dataset.get("validation_error")) or status
+            why = lenient.text(dataset.get("validation_error")) or status
             raise BackendRefused(f"{self._name}: the dataset is not valid: {why}", status=400, code=None)
         if status != _VALIDATED:
             message = f"{self._name}: dataset {dataset_id} is not validated yet ({status or 'no status'})"
@@ -164,6 +164,6 @@ class CohereBatches(TranslatedBatches):
 
 def _part_urls(dataset: Mapping[str, Any]) -> list[str]:
     told = dataset.get("dataset_parts")
-    parts = [untyped.mapping(one) for one in told] if isinstance(told, list) else []
-    parts.sort(key=lambda part: untyped.count(part.get("index")) or 0)
+    parts = [lenient.mapping(one) for one in told] if isinstance(told, list) else []
+    parts.sort(key=lambda part: lenient.count(part.get("index")) or 0)
     return [url for part in parts if isinstance(url := part.get("url"), str) and url]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, untyped
-from orchestrator.backends.remote import status_of
+from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends.lenient_batches import status_of
 from orchestrator.core.batch_api import BatchStatus
 
 _COUNTS = {"total": "num_records", "completed": "num_successful_records", "failed": "num_failed_records"}
@@ -47,8 +47,8 @@ def _metadata_in(name: object) -> dict[str, str | None] | None:
 
 def batch_of(told: object) -> object:
     """Return a batch in OpenAI's shape. A value that is not an object stays as it is."""
-    found = untyped.mapping(told)
-    found = untyped.mapping(found.get("batch")) or found
+    found = lenient.mapping(told)
+    found = lenient.mapping(found.get("batch")) or found
     if not found:
         return told
     batch: Json = {
@@ -64,12 +64,12 @@ def batch_of(told: object) -> object:
         batch["metadata"] = named
     if "status" not in found:
         return batch
-    word = untyped.word(found["status"]).removeprefix("batch_status_")
+    word = lenient.word(found["status"]).removeprefix("batch_status_")
     batch["status"], status = word, status_of(word)
     if status is None or not status.is_final:
         return batch
     batch[f"{status}_at"] = found.get("updated_at")
-    if results := untyped.name(found.get("output_dataset_id")):
+    if results := lenient.name(found.get("output_dataset_id")):
         batch["output_file_id"] = results
     elif status is BatchStatus.FAILED:
         batch["errors"] = found.get("status_reason")
@@ -83,14 +83,14 @@ def batch_page(told: object) -> tuple[object, str | None]:
     """
     if told == {}:
         return {"data": [], "has_more": False}, None
-    token = untyped.name(untyped.mapping(told).get("next_page_token"))
-    listed = [batch_of(one) for one in untyped.entries(told, "batches")]
+    token = lenient.name(lenient.mapping(told).get("next_page_token"))
+    listed = [batch_of(one) for one in lenient.entries(told, "batches")]
     return {"data": listed, "has_more": token is not None}, token
 
 
 def dataset_file(dataset: object) -> Json:
     """Return a dataset as OpenAI's file."""
-    told = untyped.mapping(dataset)
-    name = untyped.name(told.get("name"))
+    told = lenient.mapping(dataset)
+    name = lenient.name(told.get("name"))
     filename = None if name is None else unspelled(name)
     return {"id": told.get("id"), "filename": filename, "created_at": told.get("created_at")}

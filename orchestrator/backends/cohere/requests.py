@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.backends.chat_rows import NO_EFFECT, check_counterparts
-from orchestrator.backends.conversations import (
+from orchestrator.backends.message_parts import (
     CallPart,
     MessagePart,
     PicturePart,

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import httpx2
 
-from orchestrator.backends import BatchOrder, Intent, Sighting, untyped
+from orchestrator.backends import BatchOrder, Intent, Sighting, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.batches import ApiBatches
@@ -61,10 +61,10 @@ class FireworksAPI(HttpAPI):
         names, page = list[str](), dict[str, str]()
         while True:
             answer = self._get("v1/accounts/fireworks/models", pageSize=_MOST, **page)
-            told = untyped.mapping(answer.json())
-            listed = untyped.entries(told, "models", is_first=False)
-            names += [name for one in listed if (name := untyped.name(untyped.mapping(one).get("name")))]
-            token = untyped.name(told.get("nextPageToken"))
+            told = lenient.mapping(answer.json())
+            listed = lenient.entries(told, "models", is_first=False)
+            names += [name for one in listed if (name := lenient.name(lenient.mapping(one).get("name")))]
+            token = lenient.name(told.get("nextPageToken"))
             if token is None or token == page.get("pageToken"):
                 both = [{"id": one} for name in names for one in (name, short_name(name))]
                 return answer_of({"data": both}, answer.headers)
@@ -97,7 +97,7 @@ class FireworksAPI(HttpAPI):
             return answer_of(made, self._answer(sent).headers)
 
     def _is_ready(self, dataset: str) -> bool:
-        return untyped.mapping(self._get(path_of(self._datasets, dataset)).json()).get("state") == _READY
+        return lenient.mapping(self._get(path_of(self._datasets, dataset)).json()).get("state") == _READY
 
     def delete_file(self, file_id: str) -> None:
         dataset, _, kind = file_id.partition("/")
@@ -108,7 +108,7 @@ class FireworksAPI(HttpAPI):
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
         dataset, _, kind = file_id.partition("/")
         urls = self._get(f"{path_of(self._datasets, dataset)}:getDownloadEndpoint").json()
-        named = untyped.mapping(untyped.mapping(urls).get("filenameToSignedUrls"))
+        named = lenient.mapping(lenient.mapping(urls).get("filenameToSignedUrls"))
         url = file_in(named, kind)
         if url is None:
             if kind in ("", OUTPUT):
@@ -152,12 +152,12 @@ class FireworksAPI(HttpAPI):
     def cancel(self, batch_id: str) -> None:
         """Delete a job if none of its rows has run. Other jobs continue: deletion would lose paid answers."""
         path = path_of(self._jobs, batch_id)
-        if not has_begun(untyped.mapping(self._get(path).json())):
+        if not has_begun(lenient.mapping(self._get(path).json())):
             self._answer(self._http.delete(path))
             self._deleted.add(batch_id)
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        asked = untyped.mapping(untyped.decode(body))
+        asked = lenient.mapping(lenient.decode(body))
         told = {**asked, "model": model_name(str(asked.get("model", "")))}
         return self._answer(self._http.post(f"inference/v1{path}", json=told, timeout=self._patient))
 
@@ -172,10 +172,10 @@ class FireworksAPI(HttpAPI):
     ) -> ApiAnswer:
         token = {} if after is None else {"pageToken": after}
         answer = self._get(path, pageSize=str(limit), **query, **token)
-        told = untyped.mapping(answer.json())
-        next_page = untyped.name(told.get("nextPageToken"))
+        told = lenient.mapping(answer.json())
+        next_page = lenient.name(told.get("nextPageToken"))
         # An answer omits an empty list.
-        found = [] if name not in told and told.keys() <= _BESIDE else untyped.entries(told, name)
+        found = [] if name not in told and told.keys() <= _BESIDE else lenient.entries(told, name)
         listed = {"data": [convert(one) for one in found], "has_more": next_page is not None}
         return answer_of(listed, answer.headers, next_page)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import body_lines, untyped
+from orchestrator.backends import body_lines, lenient
 from orchestrator.backends.batch_names import metadata_in
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.json_decoders import json_decoder
@@ -48,17 +48,17 @@ def model_name(model: str) -> str:
 
 def short_name(resource: object) -> str | None:
     """Return the last part of a resource's name."""
-    return (untyped.name(resource) or "").rpartition("/")[2] or None
+    return (lenient.name(resource) or "").rpartition("/")[2] or None
 
 
 def batch_of(job: object) -> object:
     """Return a job as a batch in OpenAI's shape. A value that is not an object stays as it is."""
-    told = untyped.mapping(job)
+    told = lenient.mapping(job)
     if not told:
         return job
-    state = untyped.word(told.get("state")).removeprefix("job_state_")
+    state = lenient.word(told.get("state")).removeprefix("job_state_")
     status = _STATES.get(state, BatchStatus.IN_PROGRESS)
-    progress = untyped.mapping(told.get("jobProgress"))
+    progress = lenient.mapping(told.get("jobProgress"))
     counts = {ours: progress[theirs] for ours, theirs in _COUNTS.items() if theirs in progress}
     batch: dict[str, Any] = {
         "id": short_name(told.get("name")),
@@ -73,7 +73,7 @@ def batch_of(job: object) -> object:
     if status.is_final:
         batch[f"{status}_at"] = told.get("updateTime")
         if status is BatchStatus.FAILED:
-            batch["errors"] = untyped.mapping(told.get("status")).get("message")
+            batch["errors"] = lenient.mapping(told.get("status")).get("message")
         elif results is not None:
             batch |= {"output_file_id": f"{results}/{OUTPUT}", "error_file_id": f"{results}/{ERRORS}"}
     return batch
@@ -81,14 +81,14 @@ def batch_of(job: object) -> object:
 
 def has_begun(job: Mapping[str, Any]) -> bool:
     """True if rows of a job may have run."""
-    status = untyped.mapping(batch_of(job)).get("status")
-    processed = untyped.count(untyped.mapping(job.get("jobProgress")).get("totalProcessedRequests"))
+    status = lenient.mapping(batch_of(job)).get("status")
+    processed = lenient.count(lenient.mapping(job.get("jobProgress")).get("totalProcessedRequests"))
     return bool(processed) or status != BatchStatus.VALIDATING
 
 
 def dataset_file(dataset: object) -> dict[str, Any]:
     """Return a dataset as OpenAI's file."""
-    told = untyped.mapping(dataset)
+    told = lenient.mapping(dataset)
     return {
         "id": short_name(told.get("name")),
         "filename": told.get("displayName"),
@@ -114,7 +114,7 @@ def _without_model(body: msgspec.Raw) -> bytes:
 
 def result_line(line: bytes) -> bytes:
     """Return a result line in OpenAI's shape. Fireworks' own lines have no status."""
-    told = untyped.decode_object(line)
+    told = lenient.decode_object(line)
     if told is None or "custom_id" not in told:
         return line
     answer = told.get("response")
@@ -122,7 +122,7 @@ def result_line(line: bytes) -> bytes:
         return json.dumps({**told, "response": {"status_code": 200, "body": answer}, "error": None}).encode()
     if answer is None and told.get("error") is None:
         rest = {name: value for name, value in told.items() if name not in ("custom_id", "response", "error")}
-        return json.dumps({"custom_id": told["custom_id"], "error": {"message": untyped.text(rest)}}).encode()
+        return json.dumps({"custom_id": told["custom_id"], "error": {"message": lenient.text(rest)}}).encode()
     return line
 
 

@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends import untyped
+from orchestrator.backends import lenient
 from orchestrator.backends.batch_names import metadata_in
+from orchestrator.backends.google_errors import row_status
 from orchestrator.backends.openai_shape import UNKNOWN_RESULT, answered_row, choice_of, completion_of, failed_row
 from orchestrator.backends.openai_shape import line as line_of
-from orchestrator.backends.rpc import row_status
 from orchestrator.core.error_body import openai_error, read_error_value
 from orchestrator.core.finish_reasons import is_error
 
@@ -30,22 +30,22 @@ Json = dict[str, Any]
 
 
 def _plain_id(name: object) -> str | None:
-    found = untyped.name(name)
+    found = lenient.name(name)
     return None if found is None else found.rpartition("/")[2]
 
 
 def batch_of(operation: object) -> object:
     """Return an operation as a batch in OpenAI's shape. A value that is not an object stays as it is."""
-    told = untyped.mapping(operation)
+    told = lenient.mapping(operation)
     if not told:
         return operation
-    facts = untyped.mapping(told.get("metadata"))
+    facts = lenient.mapping(told.get("metadata"))
     if not facts:
         # `metadata` holds all facts about a batch. Without it, the answer says nothing.
         return {}
-    stats, output = untyped.mapping(facts.get("batchStats")), untyped.mapping(facts.get("output"))
-    answer = untyped.mapping(told.get("response"))
-    word = untyped.word(facts.get("state"))
+    stats, output = lenient.mapping(facts.get("batchStats")), lenient.mapping(facts.get("output"))
+    answer = lenient.mapping(told.get("response"))
+    word = lenient.word(facts.get("state"))
     batch: Json = {
         "request_counts": {ours: stats[theirs] for ours, theirs in _COUNTS.items() if theirs in stats},
         "created_at": facts.get("createTime"),
@@ -66,7 +66,7 @@ def batch_of(operation: object) -> object:
 
 def listed(told: object, name: str, convert: Any) -> object:
     """Return a list in OpenAI's shape. Without a token for a next page, the list is complete."""
-    found = untyped.mapping(told)
+    found = lenient.mapping(told)
     if not found and told != {}:
         return told
     entries = found.get(name, [])
@@ -77,26 +77,26 @@ def listed(told: object, name: str, convert: Any) -> object:
 
 def file_of(file: object) -> object:
     """Return a file in OpenAI's shape. Results have no size, because their lines are translated."""
-    told = untyped.mapping(file)
-    told = untyped.mapping(told.get("file")) or told
+    told = lenient.mapping(file)
+    told = lenient.mapping(told.get("file")) or told
     if not told:
         return file
     found: Json = {"id": _plain_id(told.get("name")), "filename": told.get("displayName")}
-    if untyped.word(told.get("source")) != "generated":
+    if lenient.word(told.get("source")) != "generated":
         found["bytes"] = told.get("sizeBytes")
     return found | {"created_at": told.get("createTime")}
 
 
 def model_of(model: object) -> object:
-    return {"id": _plain_id(untyped.mapping(model).get("name"))}
+    return {"id": _plain_id(lenient.mapping(model).get("name"))}
 
 
 def error_of(body: object) -> Json:
     """Return the reason in an error's body as OpenAI's error object. Gemini's status replaces a missing code."""
     found = openai_error(body)
     if found and not found["code"]:
-        error = untyped.mapping(untyped.mapping(body).get("error"))
-        found["code"] = untyped.text(error.get("status")).lower() or None
+        error = lenient.mapping(lenient.mapping(body).get("error"))
+        found["code"] = lenient.text(error.get("status")).lower() or None
     return found
 
 
@@ -113,11 +113,11 @@ def completion(answer: Mapping[str, Any]) -> Json:
     if is_error(answer):
         return dict(answer)
     candidates = answer.get("candidates")
-    found = [untyped.mapping(one) for one in candidates] if isinstance(candidates, list) else []
-    blocked = untyped.mapping(answer.get("promptFeedback")).get("blockReason")
+    found = [lenient.mapping(one) for one in candidates] if isinstance(candidates, list) else []
+    blocked = lenient.mapping(answer.get("promptFeedback")).get("blockReason")
     if not found and blocked:
         found = [{"finishReason": blocked, "is_blocked": True}]
-    usage = untyped.mapping(answer.get("usageMetadata"))
+    usage = lenient.mapping(answer.get("usageMetadata"))
     choices = [_choice(one, number) for number, one in enumerate(found)]
     return completion_of(
         choices, _usage(usage), answer.get("responseId"), answer.get("modelVersion"), usage.get("serviceTier")
@@ -126,7 +126,7 @@ def completion(answer: Mapping[str, Any]) -> Json:
 
 def _choice(candidate: Mapping[str, Any], number: int) -> Json:
     texts, thoughts, calls, others = list[str](), list[str](), list[Json](), list[Any]()
-    parts = untyped.mapping(candidate.get("content")).get("parts")
+    parts = lenient.mapping(candidate.get("content")).get("parts")
     for part in parts if isinstance(parts, list) else []:
         match part:
             case {"text": str(text), "thought": True}:
@@ -165,9 +165,9 @@ def _end(candidate: Mapping[str, Any], calls: bool) -> str | None:
 
 def _usage(usage: Mapping[str, Any]) -> Json:
     """Count tokens as OpenAI does: thoughts are part of the answer, and tool prompts are part of the prompt."""
-    prompt = untyped.tokens(usage, "promptTokenCount") + untyped.tokens(usage, "toolUsePromptTokenCount")
-    thoughts = untyped.tokens(usage, "thoughtsTokenCount")
-    output = untyped.tokens(usage, "candidatesTokenCount") + thoughts
+    prompt = lenient.tokens(usage, "promptTokenCount") + lenient.tokens(usage, "toolUsePromptTokenCount")
+    thoughts = lenient.tokens(usage, "thoughtsTokenCount")
+    output = lenient.tokens(usage, "candidatesTokenCount") + thoughts
     if not usage or not (prompt or output):
         return {}
     cached_audio = _of_kind(usage, "cacheTokensDetails", "AUDIO")
@@ -176,7 +176,7 @@ def _usage(usage: Mapping[str, Any]) -> Json:
         "completion_tokens": output,
         "total_tokens": prompt + output,
         "prompt_tokens_details": {
-            "cached_tokens": untyped.tokens(usage, "cachedContentTokenCount"),
+            "cached_tokens": lenient.tokens(usage, "cachedContentTokenCount"),
             # Cached audio is billed at the cache's price.
             "audio_tokens": max(0, _of_kind(usage, "promptTokensDetails", "AUDIO") - cached_audio),
         },
@@ -190,16 +190,16 @@ def _usage(usage: Mapping[str, Any]) -> Json:
 
 def _of_kind(usage: Mapping[str, Any], name: str, kind: str) -> int:
     details = usage.get(name)
-    found = map(untyped.mapping, details) if isinstance(details, list) else ()
-    return sum(untyped.tokens(one, "tokenCount") for one in found if one.get("modality") == kind)
+    found = map(lenient.mapping, details) if isinstance(details, list) else ()
+    return sum(lenient.tokens(one, "tokenCount") for one in found if one.get("modality") == kind)
 
 
 def result_line(line: bytes) -> bytes:
     """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
-    told = untyped.decode_object(line)
+    told = lenient.decode_object(line)
     if told is None:
         return line
-    key = told.get("key", untyped.mapping(told.get("metadata")).get("key"))
+    key = told.get("key", lenient.mapping(told.get("metadata")).get("key"))
     return line_of(result_row(key, told.get("response"), told.get("error")))
 
 

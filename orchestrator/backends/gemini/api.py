@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from orchestrator.backends import BatchOrder, untyped
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.chat_rows import sent_rows
@@ -91,7 +91,7 @@ class GeminiAPI(HttpAPI):
         self._cancel(f"{path_of('batches', batch_id)}:cancel", batch_id, (400, 409))
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        asked = untyped.mapping(untyped.decode(body))
+        asked = lenient.mapping(lenient.decode(body))
         model = str(asked.get("model", "")).removeprefix("models/")
         sent = json.dumps(translate(asked)).encode()
         answer = super().ask(f"models/{quote(model, safe='')}:generateContent", sent)
@@ -102,7 +102,7 @@ class GeminiAPI(HttpAPI):
     ) -> ApiAnswer:
         token = {} if after is None else {"pageToken": after}
         answer = self._get(path, pageSize=str(limit), **token)
-        after = untyped.name(untyped.mapping(answer.json()).get("nextPageToken"))
+        after = lenient.name(lenient.mapping(answer.json()).get("nextPageToken"))
         return replace(converted(answer, lambda told: answers.listed(told, name, convert)), next_page=after)
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.backends.chat_rows import NO_EFFECT, check_counterparts
-from orchestrator.backends.conversations import (
+from orchestrator.backends.message_parts import (
     NO_COUNTERPART,
     CallPart,
     DocumentPart,

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from msgspec.structs import replace
 
-from orchestrator.backends import BatchOrder, metadata_of, untyped
+from orchestrator.backends import BatchOrder, lenient, metadata_of
 from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.body_lines import body_lines
 from orchestrator.backends.files import translated
@@ -46,7 +46,7 @@ class MistralAPI(HttpAPI):
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
         # Mistral's list never says that it is complete: an empty page ends the list.
-        return self._page(_JOBS, limit, after, lambda told: untyped.with_entries(told, batch_of), order_by="-created")
+        return self._page(_JOBS, limit, after, lambda told: lenient.with_entries(told, batch_of), order_by="-created")
 
     def batch(self, batch_id: str) -> ApiAnswer:
         return converted(self._get(path_of(_JOBS, batch_id)), batch_of)

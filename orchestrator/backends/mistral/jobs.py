@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.backends import untyped
+from orchestrator.backends import lenient
 
 # `completed_requests` counts failed rows too.
 _COUNTS = {"total": "total_requests", "completed": "succeeded_requests", "failed": "failed_requests"}
@@ -17,7 +17,7 @@ _ALIKE = ("id", "status", "created_at", "completed_at", "metadata", "model", "en
 
 def batch_of(job: object) -> object:
     """Return a job as a batch in OpenAI's shape. A value that is not an object stays as it is."""
-    told = untyped.mapping(job)
+    told = lenient.mapping(job)
     if not told:
         return job
     files = {ours: told.get(theirs) for ours, theirs in _FILES.items()}
@@ -27,6 +27,6 @@ def batch_of(job: object) -> object:
     if isinstance(inputs, list) and len(inputs) == 1:
         batch["input_file_id"] = inputs[0]
     # If rows ran, `errors` summarizes their errors. Only without results does it say why the job failed.
-    if untyped.word(told.get("status")) == "failed" and not any(files.values()):
+    if lenient.word(told.get("status")) == "failed" and not any(files.values()):
         batch["errors"] = told.get("errors")
     return batch

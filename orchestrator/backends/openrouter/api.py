@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, BinaryIO
 
-from orchestrator.backends import BatchOrder, untyped
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer
+from orchestrator.backends.lenient_batches import status_of
 from orchestrator.backends.openai_http import HttpAPI, converted, path_of
-from orchestrator.backends.remote import status_of
 from orchestrator.core.error_body import openai_error
 
 _WINDOW = "24h"
@@ -36,7 +36,7 @@ class OpenRouterAPI(HttpAPI):
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
         told = self._get(path_of("batches", file_id.removeprefix(RESULTS))).json()
-        results = untyped.mapping(told).get("results")
+        results = lenient.mapping(told).get("results")
         if not isinstance(results, list):
             raise ValueError("the answer has no results")
         yield (result_line(one) + b"\n" for one in results)
@@ -47,7 +47,7 @@ class OpenRouterAPI(HttpAPI):
         return converted(self._send("batches", rows, **fields), batch_of)
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
-        return converted(super().batches(limit, after), lambda told: untyped.with_entries(told, batch_of))
+        return converted(super().batches(limit, after), lambda told: lenient.with_entries(told, batch_of))
 
     def batch(self, batch_id: str) -> ApiAnswer:
         return converted(super().batch(batch_id), batch_of)
@@ -63,7 +63,7 @@ def without_model(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def batch_of(told: object) -> object:
     """Return a batch in OpenAI's shape. A value that is not an object stays as it is."""
-    found = untyped.mapping(told)
+    found = lenient.mapping(told)
     if not found:
         return told
     batch: dict[str, Any] = {name: found[name] for name in _ALIKE if name in found}
@@ -81,9 +81,9 @@ def batch_of(told: object) -> object:
 
 def result_line(told: object) -> bytes:
     """Return a result as a line in OpenAI's shape. OpenRouter's errors have a type in place of status and code."""
-    found = untyped.mapping(told)
-    if error := untyped.mapping(found.get("error")):
-        kind = untyped.text(error.get("error_type"))
+    found = lenient.mapping(told)
+    if error := lenient.mapping(found.get("error")):
+        kind = lenient.text(error.get("error_type"))
         reason = {**error, "code": None if kind in _STATUSES else kind or None}
         status = _STATUSES.get(kind, HTTPStatus.BAD_REQUEST if kind else HTTPStatus.BAD_GATEWAY)
         told = {**found, "error": None, "response": {"status_code": status, "body": {"error": reason}}}

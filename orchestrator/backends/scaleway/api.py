@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx2
 
-from orchestrator.backends import BatchOrder, untyped
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, create_fields
 from orchestrator.backends.batch_names import FILE_ENDING, metadata_in_file
 from orchestrator.backends.buckets import BucketPrefix
@@ -62,21 +62,21 @@ class ScalewayAPI(S3FilesAPI):
     def batch(self, batch_id: str) -> ApiAnswer:
         """Return a batch. Raises ValueError if its results have unknown names: a guess could lose paid answers."""
         found = converted(super().batch(batch_id), self._batch_of)
-        if unknown := untyped.mapping(found.json()).get(_UNKNOWN):
-            raise ValueError(f"its results have an unknown address: {untyped.text(unknown)}")
+        if unknown := lenient.mapping(found.json()).get(_UNKNOWN):
+            raise ValueError(f"its results have an unknown address: {lenient.text(unknown)}")
         return found
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         return status, openai_error(body)
 
     def _list_of(self, told: object) -> object:
-        found = untyped.mapping(told)
+        found = lenient.mapping(told)
         listed = found.get("data")
         return {**found, "data": [self._batch_of(one) for one in listed]} if isinstance(listed, list) else told
 
     def _batch_of(self, told: object) -> object:
         """Replace addresses by keys. Another program's batch stays as it is."""
-        found = untyped.mapping(told)
+        found = lenient.mapping(told)
         key = self._key_in(found.get("input_file_id"))
         if key is None or not key.startswith(self._place.inputs):
             return told
@@ -91,7 +91,7 @@ class ScalewayAPI(S3FilesAPI):
 
     def _key_in(self, told: object) -> str | None:
         """Return the key in an object's address, in any spelling; None for another bucket."""
-        address = urlsplit(untyped.text(told, _LONGEST_ADDRESS))
+        address = urlsplit(lenient.text(told, _LONGEST_ADDRESS))
         host, path, bucket = address.hostname or "", unquote(address.path).removeprefix("/"), self._place.bucket
         if host == bucket or host.startswith(f"{bucket}."):
             return path
@@ -99,4 +99,4 @@ class ScalewayAPI(S3FilesAPI):
 
 
 def _path_of(told: object) -> str:
-    return urlsplit(untyped.text(told, _LONGEST_ADDRESS)).path
+    return urlsplit(lenient.text(told, _LONGEST_ADDRESS)).path

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.backends import BatchOrder, untyped
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.batch_names import metadata_in_file
 from orchestrator.backends.batches import ApiBatches
@@ -40,7 +40,7 @@ class TogetherAPI(HttpAPI):
                 return self._answer(self._http.post("files/upload", data=fields, files=files, timeout=self._transfer))
             except ApiRefusal as refusal:
                 # The file exists: it is an earlier upload of this shard, since the lines carry the file's name.
-                file_id = untyped.name(untyped.mapping(refusal.body).get("file_id"))
+                file_id = lenient.name(lenient.mapping(refusal.body).get("file_id"))
                 if refusal.status != HTTPStatus.CONFLICT or file_id is None:
                     raise
                 return answer_of({"id": file_id}, refusal.headers)
@@ -51,8 +51,8 @@ class TogetherAPI(HttpAPI):
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
         listed = self._get("batches")
-        files = untyped.mapping(self.files(limit).json()).get("data") or ()
-        names = {one.get("id"): untyped.text(one.get("filename")) for one in map(untyped.mapping, files)}
+        files = lenient.mapping(self.files(limit).json()).get("data") or ()
+        names = {one.get("id"): lenient.text(one.get("filename")) for one in map(lenient.mapping, files)}
         owners = {key: owner for key, name in names.items() if (owner := metadata_in_file(name))}
         return converted(listed, lambda told: _whole_list(told, owners))
 
@@ -64,7 +64,7 @@ class TogetherAPI(HttpAPI):
         self._cancel(f"{path_of('batches', batch_id)}/cancel", batch_id, _REFUSED)
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
-        return status, {**openai_error(body), "file_id": untyped.mapping(body).get("file_id")}
+        return status, {**openai_error(body), "file_id": lenient.mapping(body).get("file_id")}
 
 
 class TogetherBatches(ApiBatches):
@@ -83,25 +83,25 @@ class TogetherBatches(ApiBatches):
 
 def batch_of(job: object) -> object:
     """Return a batch with OpenAI's names of fields. A value that is not an object stays as it is."""
-    told = untyped.mapping(job)
+    told = lenient.mapping(job)
     return {**told, "model": told.get("model_id"), "errors": told.get("error")} if told else job
 
 
 def _created(told: object) -> object:
-    found = untyped.mapping(told)
+    found = lenient.mapping(told)
     if found.get("warning"):
-        log.warning("Together: %s", untyped.text(found["warning"]))
+        log.warning("Together: %s", lenient.text(found["warning"]))
     return batch_of(found.get("job") or told)
 
 
 def _input_files(told: object) -> object:
-    files = untyped.entries(told, is_first=False)
-    return {"data": [one for one in files if untyped.mapping(one).get("purpose") == _PURPOSE], "has_more": False}
+    files = lenient.entries(told, is_first=False)
+    return {"data": [one for one in files if lenient.mapping(one).get("purpose") == _PURPOSE], "has_more": False}
 
 
 def _whole_list(told: object, owners: Mapping[object, Mapping[str, str | None]]) -> object:
     """`owners` maps the ids of input files to the metadata in their names."""
-    found = [] if told is None else untyped.entries(told, is_first=False)
+    found = [] if told is None else lenient.entries(told, is_first=False)
     for one in found:
         if isinstance(one, dict) and one.get("input_file_id") in owners:
             one["metadata"] = owners[one["input_file_id"]]

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx2
 from msgspec.structs import replace
 
-from orchestrator.backends import BatchOrder, untyped
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.buckets import BucketPrefix, input_object
 from orchestrator.backends.files import split_lines
@@ -101,7 +101,7 @@ class VertexAPI(HttpAPI):
         found, after = list[str](), None
         while True:
             answer = self._objects_under(folder, _PAGE, after)
-            found += filter(None, (untyped.name(one["id"]) for one in answer.json()["data"]))
+            found += filter(None, (lenient.name(one["id"]) for one in answer.json()["data"]))
             if (after := answer.next_page) is None:
                 return found
 
@@ -138,7 +138,7 @@ class VertexAPI(HttpAPI):
         self._cancel(f"{self._job(batch_id)}:cancel", batch_id, _OVER)
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        asked = untyped.mapping(untyped.decode(body))
+        asked = lenient.mapping(lenient.decode(body))
         model = quote(model_path(str(asked.get("model", ""))), safe="/")
         answer = super().ask(f"{self._parent}/{model}:generateContent", json.dumps(translate(asked)).encode())
         return converted(answer, lambda told: answers.completion(told) if isinstance(told, dict) else told)
@@ -157,7 +157,7 @@ class VertexAPI(HttpAPI):
     ) -> ApiAnswer:
         token = {} if after is None else {"pageToken": after}
         answer = self._answer(client.get(path, params={**query, **token}))
-        found = replace(answer, next_page=untyped.name(untyped.mapping(answer.json()).get("nextPageToken")))
+        found = replace(answer, next_page=lenient.name(lenient.mapping(answer.json()).get("nextPageToken")))
         return converted(found, lambda told: answers.listed(told, name, convert))
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends import BatchOrder, untyped
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.buckets import BucketPrefix
 
@@ -46,22 +46,22 @@ def creation(order: BatchOrder, place: BucketPrefix) -> Json:
 
 def batch_of(job: object, place: BucketPrefix) -> object:
     """Return a job as a batch in OpenAI's shape. A value that is not an object stays as it is."""
-    told = untyped.mapping(job)
+    told = lenient.mapping(job)
     if not told:
         return job
-    word = untyped.word(told.get("state")).removeprefix("job_state_")
-    sources = untyped.mapping(untyped.mapping(told.get("inputConfig")).get("gcsSource")).get("uris")
+    word = lenient.word(told.get("state")).removeprefix("job_state_")
+    sources = lenient.mapping(lenient.mapping(told.get("inputConfig")).get("gcsSource")).get("uris")
     prefix = place.key_in(
-        untyped.mapping(untyped.mapping(told.get("outputConfig")).get("gcsDestination")).get("outputUriPrefix")
+        lenient.mapping(lenient.mapping(told.get("outputConfig")).get("gcsDestination")).get("outputUriPrefix")
     )
-    stats = untyped.mapping(told.get("completionStats"))
+    stats = lenient.mapping(told.get("completionStats"))
     batch: Json = {
         "created_at": told.get("createTime"),
         "request_counts": {ours: stats.get(theirs, 0) for ours, theirs in _COUNTS.items()} if stats else {},
         "input_file_id": place.key_in(sources[0] if isinstance(sources, list) and sources else sources),
         "metadata": place.owner_of(prefix),
     }
-    if (name := untyped.name(told.get("name"))) is not None:
+    if (name := lenient.name(told.get("name"))) is not None:
         batch["id"] = name.rpartition("/")[2]
     if word:
         batch["status"] = STATES.get(word, word)
@@ -69,15 +69,15 @@ def batch_of(job: object, place: BucketPrefix) -> object:
         return batch
     batch["completed_at"] = told.get("endTime")
     if told.get("error"):
-        batch["errors"] = [_error(untyped.mapping(told["error"]))]
-    folder = place.key_in(untyped.mapping(told.get("outputInfo")).get("gcsOutputDirectory"))
+        batch["errors"] = [_error(lenient.mapping(told["error"]))]
+    folder = place.key_in(lenient.mapping(told.get("outputInfo")).get("gcsOutputDirectory"))
     if (folder or prefix) and _has_results(word, stats, folder):
         batch["output_file_id"] = f"{(folder or prefix or '').rstrip('/')}/"
     return batch
 
 
 def _error(error: Mapping[str, Any]) -> Json:
-    code = untyped.count(error.get("code")) or 0
+    code = lenient.count(error.get("code")) or 0
     return {"code": _CODES.get(code, f"rpc_{code}"), "message": error.get("message")}
 
 
@@ -85,14 +85,14 @@ def _has_results(word: str, stats: Mapping[str, Any], folder: str | None) -> boo
     """Processed rows are billed, however the job ended."""
     if word in ("succeeded", "partially_succeeded"):
         return True
-    counts = [found for name in _COUNTS.values() if (found := untyped.count(stats.get(name))) is not None]
+    counts = [found for name in _COUNTS.values() if (found := lenient.count(stats.get(name))) is not None]
     return any(counts) if stats else folder is not None
 
 
 def object_of(one: object) -> Json:
     """Return an object of a bucket as OpenAI's file."""
-    told = untyped.mapping(one)
-    name = untyped.text(told.get("name"), 1024)
+    told = lenient.mapping(one)
+    name = lenient.text(told.get("name"), 1024)
     facts = {"bytes": told.get("size"), "created_at": told.get("timeCreated")}
     return {"id": name or None, "filename": name.rpartition("/")[2], **facts}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import line_digest, openai_shape, untyped
+from orchestrator.backends import lenient, line_digest, openai_shape
 from orchestrator.backends.chat_rows import decode_line, sent_rows
 from orchestrator.backends.echoes import Echoes, request_digest
 from orchestrator.backends.gemini.answers import result_row
@@ -31,7 +31,7 @@ def request_lines(source: Iterable[bytes]) -> Iterator[bytes]:
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
     """Return the id in a line, if any, and the digest of its request. The line is ours, or in the sent form."""
-    told = untyped.decode_object(line) or {}
+    told = lenient.decode_object(line) or {}
     if "request" in told:
         return "", request_digest(told["request"])
     try:
@@ -49,11 +49,11 @@ def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
     """
     failed: list[tuple[bytes, Json]] = []
     for line in lines:
-        told = untyped.decode_object(line)
+        told = lenient.decode_object(line)
         if told is None:
             yield line
             continue
-        answer = _answer(untyped.mapping(told.get("response")))
+        answer = _answer(lenient.mapping(told.get("response")))
         row = result_row(None, answer, _error(told.get("status")))
         sent = echoes.find(told.get("request"))
         if sent is None:
@@ -79,8 +79,8 @@ def _named(row: Json, custom_id: str) -> bytes:
 
 def _error(status: object) -> Mapping[str, Any] | None:
     """Return the error in a row's status, such as `Bad Request: {"error": …}`; None without an error."""
-    said = untyped.text(status, 100_000).strip()
+    said = lenient.text(status, 100_000).strip()
     if not said:
         return None
-    told = untyped.mapping((untyped.decode_object(said[max(0, said.find("{")) :].encode()) or {}).get("error"))
-    return told or {"code": _PHRASES.get(said.partition(":")[0].lower(), 0), "message": said[: untyped.LONGEST]}
+    told = lenient.mapping((lenient.decode_object(said[max(0, said.find("{")) :].encode()) or {}).get("error"))
+    return told or {"code": _PHRASES.get(said.partition(":")[0].lower(), 0), "message": said[: lenient.LONGEST]}

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from orchestrator.backends import BatchOrder, untyped
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, answer_of
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.openai_http import HttpAPI, converted, path_of
@@ -50,7 +50,7 @@ class XaiAPI(HttpAPI):
         while page.get("pagination_token") not in seen:
             seen.add(page.get("pagination_token"))
             told = self._get(path, limit=str(_PAGE), **page).json()
-            for one in untyped.entries(told, "results", is_first=False):
+            for one in lenient.entries(told, "results", is_first=False):
                 yield result_line(one) + b"\n"
             if (after := next_page(told)) is None:
                 return

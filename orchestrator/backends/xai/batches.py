@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from orchestrator.backends import openai_shape, untyped
+from orchestrator.backends import lenient, openai_shape
 from orchestrator.backends.batch_names import metadata_in
-from orchestrator.backends.rpc import CANCELLED, row_status
+from orchestrator.backends.google_errors import CANCELLED, row_status
 from orchestrator.core.error_body import openai_error
 
 RESULTS = "results:"
@@ -24,18 +24,18 @@ Json = dict[str, Any]
 
 def batch_of(told: object, at: datetime) -> object:
     """Return a batch in OpenAI's shape, as of the time `at`. A value that is not an object stays as it is."""
-    found = untyped.mapping(told)
+    found = lenient.mapping(told)
     if not found:
         return told
-    state = untyped.mapping(found.get("state"))
-    reason = untyped.text(found.get("cancel_by_xai_message"))
+    state = lenient.mapping(found.get("state"))
+    reason = lenient.text(found.get("cancel_by_xai_message"))
     status = _status(found, state, at) if state or reason or found.get("cancel_time") else None
     created = _latest(found.get("create_time"))
     batch: Json = {
         "request_counts": {ours: state[theirs] for ours, theirs in _COUNTS.items() if theirs in state},
         "created_at": None if created is None else min(created, at).isoformat(),
     }
-    if (batch_id := untyped.name(found.get("batch_id"))) is not None:
+    if (batch_id := lenient.name(found.get("batch_id"))) is not None:
         batch["id"] = batch_id
     if found.get("input_file_id"):
         batch["input_file_id"] = found["input_file_id"]
@@ -53,7 +53,7 @@ def batch_of(told: object, at: datetime) -> object:
 
 def _status(found: Mapping[str, Any], state: Mapping[str, Any], at: datetime) -> str:
     """Derive the status from counts and times: xAI states no status."""
-    total, pending = (untyped.count(state.get(f"num_{name}")) for name in ("requests", "pending"))
+    total, pending = (lenient.count(state.get(f"num_{name}")) for name in ("requests", "pending"))
     if found.get("cancel_by_xai_message"):
         # xAI did not accept its rows, or stopped the remaining ones.
         return "cancelled" if total else "failed"
@@ -68,38 +68,38 @@ def _status(found: Mapping[str, Any], state: Mapping[str, Any], at: datetime) ->
 
 
 def _has_results(state: Mapping[str, Any]) -> bool:
-    return any(untyped.count(state.get(name)) for name in ("num_success", "num_error"))
+    return any(lenient.count(state.get(name)) for name in ("num_success", "num_error"))
 
 
 def _latest(value: object) -> datetime | None:
     """Return the latest time that a value may mean. A date means the end of that day."""
-    found = untyped.time(value)
+    found = lenient.time(value)
     is_date = isinstance(value, str) and len(value.strip()) == _DATE
     return found + timedelta(days=1) if found is not None and is_date else found
 
 
 def list_of(told: object, name: str, convert: Callable[[object], object]) -> object:
     """Return a list in OpenAI's shape. Without a token for a next page, the list is complete."""
-    found = untyped.with_entries(told, convert, name)
+    found = lenient.with_entries(told, convert, name)
     return {**found, "has_more": next_page(told) is not None} if isinstance(found, dict) else found
 
 
 def next_page(told: object) -> str | None:
     """Return the token of the next page; None at the end."""
-    return untyped.name(untyped.mapping(told).get("pagination_token"))
+    return lenient.name(lenient.mapping(told).get("pagination_token"))
 
 
 def result_line(told: object) -> bytes:
     """Return a result as a line in OpenAI's shape. The body is under the endpoint's name, in that endpoint's form."""
-    found = untyped.mapping(told)
-    result = untyped.mapping(found.get("batch_result")) or found
-    bodies = untyped.mapping(result.get("response")).values()
+    found = lenient.mapping(told)
+    result = lenient.mapping(found.get("batch_result")) or found
+    bodies = lenient.mapping(result.get("response")).values()
     body = next(iter(bodies), None)
     error = result.get("error") or found.get("error_message")
     custom_id = found.get("batch_request_id")
     if body is not None:
         row = openai_shape.answered_row(custom_id, 200, body)
-    elif untyped.mapping(error).get("code") == CANCELLED:
+    elif lenient.mapping(error).get("code") == CANCELLED:
         row = openai_shape.failed_row(custom_id, openai_shape.CANCELLED)
     elif error:
         row = openai_shape.answered_row(custom_id, row_status(error), {"error": openai_error({"error": error})})

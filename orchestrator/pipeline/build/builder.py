@@ -21,12 +21,12 @@ from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import reused_answers
-from orchestrator.pipeline.build.askable import Askable
 from orchestrator.pipeline.build.awaited_rows import Sharing
 from orchestrator.pipeline.build.build_report import GONE, BuildReport
+from orchestrator.pipeline.build.disk_room import RoomCheck, given_back, written_to
+from orchestrator.pipeline.build.document_mistakes import Askable
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.reused_answers import Asked, holding
-from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import BuiltRow, DocumentMemory, Sweep, built_chunks
 from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE

@@ -15,6 +15,7 @@ from orchestrator.pipeline import disk
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reused_answers
 from orchestrator.pipeline.build.build_report import BuildReport
+from orchestrator.pipeline.build.changed_terms import refused_plan
 from orchestrator.pipeline.build.submission import (
     How,
     Options,
@@ -27,7 +28,6 @@ from orchestrator.pipeline.build.submission import (
     resuming,
     unfinished,
 )
-from orchestrator.pipeline.build.terms import refused_plan
 from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.settings.config import Config

@@ -31,7 +31,7 @@ from orchestrator.pipeline import disk, predecessors, succession
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reused_answers
 from orchestrator.pipeline.build.build_report import BuildReport
-from orchestrator.pipeline.build.terms import SEE_THE_PLAN, NewTerms, refusal, refused_plan, what_would_hold
+from orchestrator.pipeline.build.changed_terms import SEE_THE_PLAN, NewTerms, refusal, refused_plan, what_would_hold
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.plan import canary

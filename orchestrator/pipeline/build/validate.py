@@ -19,7 +19,7 @@ from orchestrator.documents.files import FIELDS
 from orchestrator.documents.ignored import Ignored, NotRead
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
-from orchestrator.pipeline.build.askable import Askable, ValidationProblem, no_document
+from orchestrator.pipeline.build.document_mistakes import Askable, ValidationProblem, no_document
 from orchestrator.pipeline.build.placeholders import foreign_placeholders
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, chunks

@@ -19,7 +19,7 @@ from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import names_there
+from orchestrator.pipeline.collect import ids_at_backend
 from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.pipeline.poll_schedule import BestReading, FilesPhase
 from orchestrator.policy import batch_evidence, results
@@ -209,7 +209,7 @@ def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path
     try:
         found = handle.api.download(file_id, path, home.shard_input(shard.id))
         if shard.sends == 0 and path.exists():
-            names_there.put_ours(home, shard, path)
+            ids_at_backend.put_ours(home, shard, path)
         return found
     except OSError as error:
         raise StorageError(

@@ -18,7 +18,7 @@ from orchestrator.core import tokens
 from orchestrator.core.model import Job, Outcome, Price, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import common_refusals, names_there, reask, swapped_answers
+from orchestrator.pipeline.collect import common_refusals, ids_at_backend, reask, swapped_answers
 from orchestrator.pipeline.collect.common_refusals import OF_REQUEST, CommonRefusal
 from orchestrator.pipeline.collect.fetch import discard
 from orchestrator.pipeline.collect.learned_refusals import LearnedRefusals
@@ -346,7 +346,7 @@ def remove_input(home: Home, shard: Shard) -> None:
     """Delete a collected shard's input file, and the ids of its rows at a backend."""
     home.shard_input(shard.id).unlink(missing_ok=True)
     if shard.sends == 0:
-        names_there.forget(home, shard)
+        ids_at_backend.forget(home, shard)
 
 
 def abandon(home: Home, shard: Shard) -> None:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from orchestrator.backends.direct import in_list
 from orchestrator.backends.open import ask_models, key_cure, open_backend
+from orchestrator.backends.synchronous_rows import in_list
 from orchestrator.core.errors import OrchError
 from orchestrator.core.model import Job
 from orchestrator.core.near_names import near_words

@@ -24,7 +24,7 @@ from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import names_there
+from orchestrator.pipeline.collect import ids_at_backend
 from orchestrator.pipeline.lost_answers import LostAnswers
 from orchestrator.pipeline.submit.batch_listing import BatchListing, job_of, note_last_create
 from orchestrator.pipeline.submit.create_once import facts_of, take_lines
@@ -285,7 +285,7 @@ class UnknownBatches:
             for match, shard in zip(found, shards, strict=True):
                 names = match.names()
                 if is_by_name and any(there != name for there, name in names.items()):
-                    names_there.note(self._home, shard, names)
+                    ids_at_backend.note(self._home, shard, names)
                 rows = self._store.shards.adopt(shard, set(names.values()))
                 text = f"batch {match.batch.id} has {rows:,} of its rows, sent by a later state of the store: adopted"
                 messages.append((match.batch, text))

@@ -14,7 +14,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from orchestrator.backends.direct import result_line
+from orchestrator.backends.synchronous_rows import result_line
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import BatchStatus, Provenance
 from orchestrator.core.errors import InputError, JobFilesError, NotSent

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_that
 from orchestrator.core.durations import duration
 from orchestrator.core.money import amount, money
+from orchestrator.core.probability_words import chance_words
 from orchestrator.policy.planner.batch_shares import BatchShare, most_rows
 from orchestrator.policy.planner.candidate_plans import CandidatePlan
 from orchestrator.policy.planner.capacity import Capacity, capacity

@@ -14,10 +14,10 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_that
 from orchestrator.core.durations import MINUTE
 from orchestrator.core.money import up_to
+from orchestrator.core.probability_words import chance_words
 from orchestrator.policy.forecast import NORMAL
 from orchestrator.policy.planner.candidate_plans import MAX_PROBE_SHARE
 from orchestrator.policy.planner.planning_problem import objection

@@ -9,10 +9,10 @@ from decimal import Decimal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import amount
 from orchestrator.core.money import money as in_dollars
+from orchestrator.core.probability_words import chance_words
 from orchestrator.policy.planner.capacity import Capacity
 from orchestrator.policy.planner.cheaper_hours import price_over_time, starts
 from orchestrator.policy.planner.checks import check

@@ -11,8 +11,8 @@ from decimal import Decimal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_of, number_that
+from orchestrator.core.probability_words import chance_words
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, Sources, arrival, chance_of
 from orchestrator.policy.planner.capacity import DETECTION_SECONDS, GIVE_UP_SECONDS, Capacity, Rows

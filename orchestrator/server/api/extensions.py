@@ -22,9 +22,9 @@ from orchestrator.server.api.content import content
 from orchestrator.server.api.files import LONGEST_KEPT
 from orchestrator.server.api.http import ApiError, as_json, is_whole, json_body, limit_of, tenant_of
 from orchestrator.server.dispatch.torn_result_lines import bytes_of_lines
-from orchestrator.server.leftovers import CAUSES, copy_leftovers
 from orchestrator.server.records import BatchRecord
 from orchestrator.server.service import Service
+from orchestrator.server.unsuccessful_rows import CAUSES, copy_leftovers
 
 EVENT_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 15.0

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError, RefusedError, UsageError
-from orchestrator.server.engines import fits
+from orchestrator.server.engines import gpu_memory
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.gpus import Group, find_gpus, group
 from orchestrator.server.engines.install import is_installed
@@ -122,13 +122,13 @@ def _notes(
         )
     if groups == [()]:
         return tuple(notes)
-    weights = fits.weights_bytes(model, wish.options, environ) if fits.can_judge(wish.options) else None
+    weights = gpu_memory.weights_bytes(model, wish.options, environ) if gpu_memory.can_judge(wish.options) else None
     if weights is None:
         notes.append("orch cannot tell if the model fits the GPUs' memory before it is loaded")
     if value_of(wish.options, "--kv-cache-memory-bytes") is not None:
         return tuple(notes)
     for gpus in groups:
-        refusal = fits.judge(weights, gpus, fits.utilization_of(wish.options))
+        refusal = gpu_memory.judge(weights, gpus, gpu_memory.utilization_of(wish.options))
         if refusal is not None:
             raise RefusedError(refusal.reason, hint=refusal.hint)
     return tuple(notes)

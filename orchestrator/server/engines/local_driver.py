@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import OrchError, UsageError
-from orchestrator.server.engines import fits, sleeping
+from orchestrator.server.engines import gpu_memory, sleeping
 from orchestrator.server.engines.driver import EngineReport, Slots
 from orchestrator.server.engines.gpus import Gpu, Group, find_gpus
 from orchestrator.server.engines.launch import (
@@ -129,7 +129,7 @@ class LocalDriver:
     def _sleeps(self, model: str) -> bool:
         return self._settings.models[model].swap == "sleep" and not self._is_cpu
 
-    def _planned(self, name: str, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
+    def _planned(self, name: str, slots: Slots) -> tuple[Planned, gpu_memory.DoesNotFit | None]:
         """Return how to start the engine, and the reason not to start it now, if any."""
         model = self._settings.models[name]
         weights = find_weights(model.model)
@@ -137,8 +137,10 @@ class LocalDriver:
         options, problem = model.options, None
         if gpus and value_of(options, MEMORY) is None:
             share = self._share(gpus, options)
-            size = fits.weights_bytes(weights, options, self._environ) if fits.can_judge(options) else None
-            problem = fits.judge(size, gpus, share)
+            size = (
+                gpu_memory.weights_bytes(weights, options, self._environ) if gpu_memory.can_judge(options) else None
+            )
+            problem = gpu_memory.judge(size, gpus, share)
             options = (UTILIZATION, f"{share:.3f}", *options)
         environment = {"VLLM_CACHE_ROOT": str(self._root / "vllm-cache"), **self._environment}
         if self._sleeps(name):
@@ -151,12 +153,12 @@ class LocalDriver:
     def _share(self, gpus: Group, options: tuple[str, ...]) -> float:
         """Return vLLM's share of each GPU's memory: the quota, or vLLM's usual share of the free memory."""
         if value_of(options, UTILIZATION) is not None:
-            return fits.utilization_of(options)
+            return gpu_memory.utilization_of(options)
         totals = [(gpu.total, gpu.free) for gpu in gpus if gpu.total is not None]
         if self._settings.vram is not None and totals:
             return min(1.0, max(self._settings.vram / total for total, _ in totals))
-        free = [fits.UTILIZATION * free / total for total, free in totals if free is not None]
-        return min(free, default=fits.UTILIZATION)
+        free = [gpu_memory.UTILIZATION * free / total for total, free in totals if free is not None]
+        return min(free, default=gpu_memory.UTILIZATION)
 
     def _refuse(self, key: tuple[str, Slots], state: EngineState, problem: str) -> None:
         before = self._refused.get(key)

@@ -10,12 +10,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from orchestrator.core.chances import chance_words
 from orchestrator.core.clock import now
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.model import FinishedRow, Forecast, Job, JobId
 from orchestrator.core.money import money
+from orchestrator.core.probability_words import chance_words
 from orchestrator.core.shards import Shard
 from orchestrator.policy.advice import added_advice
 from orchestrator.reports.cost_reader import cost_of

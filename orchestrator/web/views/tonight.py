@@ -16,9 +16,9 @@ from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports.night import NightReport, counted_runs
 from orchestrator.reports.status import JobLine
 from orchestrator.web.figures import CommandJson
-from orchestrator.web.glances import Glances
 from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader
+from orchestrator.web.report_cache import Glances
 from orchestrator.web.views import PageAddress, View
 
 NEWEST = 200

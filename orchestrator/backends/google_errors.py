@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.backends import untyped
+from orchestrator.backends import lenient
 from orchestrator.core.error_body import read_error_value
 
 CANCELLED = 1
@@ -14,7 +14,7 @@ UNKNOWN_STATUS = 502
 
 def row_status(error: object) -> int:
     """Return the HTTP status of a row's error, from the error's code or words."""
-    code = untyped.count(untyped.mapping(error).get("code")) or 0
+    code = lenient.count(lenient.mapping(error).get("code")) or 0
     if code >= _LEAST_HTTP:
         return code
     return _HTTP.get(code) or read_error_value({"error": error}).status or UNKNOWN_STATUS

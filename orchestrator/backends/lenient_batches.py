@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from orchestrator.backends import HOME_KEY, SHARD_KEY, DoctorCheck, LineProblem, RemoteBatch, RemoteFile, untyped
+from orchestrator.backends import HOME_KEY, SHARD_KEY, DoctorCheck, LineProblem, RemoteBatch, RemoteFile, lenient
 from orchestrator.core.batch_api import BatchStatus
 
 SKEW_SECONDS = 60.0
@@ -45,7 +45,7 @@ _ENDS = (BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED, Batc
 
 def status_of(said: object) -> BatchStatus | None:
     """Return a provider's status word, or None if it is unknown."""
-    word = untyped.word(said)
+    word = lenient.word(said)
     try:
         return BatchStatus(word)
     except ValueError:
@@ -57,7 +57,7 @@ def _status(told: Mapping[str, Any]) -> BatchStatus:
     known = status_of(told.get("status"))
     if known is not None:
         return known
-    return next((end for end in _ENDS if untyped.time(told.get(f"{end}_at")) is not None), BatchStatus.IN_PROGRESS)
+    return next((end for end in _ENDS if lenient.time(told.get(f"{end}_at")) is not None), BatchStatus.IN_PROGRESS)
 
 
 def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
@@ -65,35 +65,35 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
 
     Raises ValueError if the answer is not a batch, or is a different batch.
     """
-    told = untyped.mapping(untyped.unwrapped(told))
-    found = untyped.batch_id(told, asked, mark="status")
-    counts, usage = untyped.mapping(told.get("request_counts")), untyped.mapping(told.get("usage"))
-    completed, failed = (untyped.count(counts.get(name)) for name in ("completed", "failed"))
+    told = lenient.mapping(lenient.unwrapped(told))
+    found = lenient.batch_id(told, asked, mark="status")
+    counts, usage = lenient.mapping(told.get("request_counts")), lenient.mapping(told.get("usage"))
+    completed, failed = (lenient.count(counts.get(name)) for name in ("completed", "failed"))
     return RemoteBatch(
         id=found,
         status=_status(told),
         completed=completed or 0,
         failed=failed or 0,
         is_counted=completed is not None or failed is not None,
-        input_tokens=untyped.count(usage.get("input_tokens"), untyped.MOST_TOKENS) or 0,
-        output_tokens=untyped.count(usage.get("output_tokens"), untyped.MOST_TOKENS) or 0,
-        upstream_seconds=untyped.seconds(told.get("upstream_seconds")),
-        input_file_id=untyped.name(told.get("input_file_id")),
-        output_file_id=untyped.name(told.get("output_file_id")),
-        error_file_id=untyped.name(told.get("error_file_id")),
+        input_tokens=lenient.count(usage.get("input_tokens"), lenient.MOST_TOKENS) or 0,
+        output_tokens=lenient.count(usage.get("output_tokens"), lenient.MOST_TOKENS) or 0,
+        upstream_seconds=lenient.seconds(told.get("upstream_seconds")),
+        input_file_id=lenient.name(told.get("input_file_id")),
+        output_file_id=lenient.name(told.get("output_file_id")),
+        error_file_id=lenient.name(told.get("error_file_id")),
         problems=tuple(_problems(told.get("errors")))[:MOST_PROBLEMS],
         shard=shard_of(told),
-        home=untyped.name(untyped.mapping(told.get("metadata")).get(HOME_KEY)),
+        home=lenient.name(lenient.mapping(told.get("metadata")).get(HOME_KEY)),
         # A total of 0 means that the provider has not read the file yet.
-        rows=untyped.count(counts.get("total")) or None,
-        created_at=untyped.time(told.get("created_at")),
-        over_at=next((at for end in _ENDS if (at := untyped.time(told.get(f"{end}_at"))) is not None), None),
+        rows=lenient.count(counts.get("total")) or None,
+        created_at=lenient.time(told.get("created_at")),
+        over_at=next((at for end in _ENDS if (at := lenient.time(told.get(f"{end}_at"))) is not None), None),
     )
 
 
 def shard_of(told: object) -> str | None:
     """Return the shard id that a batch carries, even if the batch is otherwise unreadable."""
-    return untyped.name(untyped.mapping(untyped.mapping(told).get("metadata")).get(SHARD_KEY))
+    return lenient.name(lenient.mapping(lenient.mapping(told).get("metadata")).get(SHARD_KEY))
 
 
 def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
@@ -106,26 +106,26 @@ def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
     elif isinstance(told, dict):
         inner = next((told[key] for key in ("data", "errors", "error") if told.get(key)), None)
         if "message" in told or "code" in told:
-            line = untyped.count(told.get("line"))
+            line = lenient.count(told.get("line"))
             yield LineProblem(
-                untyped.text(told.get("code")) or "error", untyped.text(told.get("message")), line or None
+                lenient.text(told.get("code")) or "error", lenient.text(told.get("message")), line or None
             )
         elif inner is not None:
             yield from _problems(inner, depth + 1)
         elif told.get("object") != "list":
-            yield from (LineProblem(untyped.text(code), untyped.text(said)) for code, said in told.items())
+            yield from (LineProblem(lenient.text(code), lenient.text(said)) for code, said in told.items())
     else:
-        yield LineProblem("error", untyped.text(told))
+        yield LineProblem("error", lenient.text(told))
 
 
 def remote_file(told: object) -> RemoteFile:
     """Read a file object. Raises ValueError if the answer is not a file object."""
-    found = untyped.mapping(untyped.unwrapped(told))
-    file_id = untyped.name(found.get("id"))
+    found = lenient.mapping(lenient.unwrapped(told))
+    file_id = lenient.name(found.get("id"))
     if file_id is None:
         raise ValueError("the answer is not a file")
-    size = untyped.count(found.get("bytes"), untyped.MOST_TOKENS)
-    return RemoteFile(file_id, untyped.text(found.get("filename")), size, untyped.time(found.get("created_at")))
+    size = lenient.count(found.get("bytes"), lenient.MOST_TOKENS)
+    return RemoteFile(file_id, lenient.text(found.get("filename")), size, lenient.time(found.get("created_at")))
 
 
 def clock_check(date: datetime | None, now: datetime) -> DoctorCheck | None:

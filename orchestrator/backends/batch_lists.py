@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from orchestrator.backends import RemoteBatch, RemoteFile, untyped
+from orchestrator.backends import RemoteBatch, RemoteFile, lenient
 
 PAGE = 100
 FIND_PAGES = 50
@@ -65,7 +65,7 @@ class ListedBatches(ABC):
         """Yield the batches page by page. Adds unreadable entries to `unread`."""
 
     def _identity(self, one: RemoteBatch | RemoteFile) -> Hashable:
-        """Return a key that identifies an entry; see `untyped.unseen`."""
+        """Return a key that identifies an entry; see `lenient.unseen`."""
         return (one.id, one.shard) if isinstance(one, RemoteBatch) else one.id
 
     def _search(
@@ -114,14 +114,14 @@ class ListedBatches(ABC):
         while more:
             with self._translated(what):
                 told, next_page = fetch(after)
-                listed = untyped.readable(untyped.entries(told, is_first=not seen), convert, unread)
-            found = untyped.unseen(listed, self._identity, seen)
+                listed = lenient.readable(lenient.entries(told, is_first=not seen), convert, unread)
+            found = lenient.unseen(listed, self._identity, seen)
             if not found:
                 return
             yield found
             after = next_page or found[-1].id
             # A list without `has_more` ends with an empty page, or a page of known entries.
-            more = untyped.mapping(told).get("has_more") is not False
+            more = lenient.mapping(told).get("has_more") is not False
 
 
 def _all_before(page: Sequence[RemoteBatch], earliest: datetime) -> bool:

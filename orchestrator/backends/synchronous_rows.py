@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from orchestrator.backends import untyped
+from orchestrator.backends import lenient
 from orchestrator.core import batch_api
 from orchestrator.core.answers import read_answer
 from orchestrator.core.error_body import read_error_value
@@ -38,7 +38,7 @@ def answered(content: bytes, secret: str) -> DirectAnswer:
 
     A refusal in the body counts as a refusal. The `secret` never appears in the message.
     """
-    found = untyped.decode_object(content)
+    found = lenient.decode_object(content)
     if found is None:
         told = ProviderError(200, message="its answer is not a JSON object")
         return DirectAnswer(200, error=told, may_be_billed=True)
@@ -59,7 +59,7 @@ def _refusal_in(body: bytes) -> ProviderError | None:
 
 def refused(error: ProviderError, secret: str) -> DirectAnswer:
     """Return the answer of an error status. The `secret` never appears in the message."""
-    said = untyped.plain((error.message or f"status {error.status}").replace(secret, "[key]"))[:LONGEST_MESSAGE]
+    said = lenient.plain((error.message or f"status {error.status}").replace(secret, "[key]"))[:LONGEST_MESSAGE]
     told = ProviderError(error.status, error.code, error.kind, error.param, said)
     return DirectAnswer(error.status, error=told, may_be_billed=error.status in _LOST)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.superscripts import lowered, raised
 
 _NUMBER, _BLANK = re.compile("[0-9](?:[0-9.,]*[0-9])?"), re.compile(r"\s")
 _SIGNS, _POINTS = "+-−–", ",.;:"

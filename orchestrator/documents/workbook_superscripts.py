@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.superscripts import lowered, raised
 
 Fonts = Mapping[int, Callable[[str], str]]
 """Functions that mark text as raised or lowered, by font number. Other fonts are missing."""
