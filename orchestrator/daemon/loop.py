@@ -120,9 +120,7 @@ class Daemon:
         self.may_wait: Callable[[], bool] = lambda: False
         """Returns True if the daemon's end may wait for rows in flight, which the next daemon would ask again."""
         self.listeners: list[Callable[[Config], None]] = []
-        """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []
-        """Called after each round."""
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
         self._silent: set[str] = set()

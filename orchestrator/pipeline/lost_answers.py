@@ -28,7 +28,7 @@ KINDS = ("output", "error")
 GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 CLOCK_SLACK = timedelta(minutes=5)
 LATEST_FILES = timedelta(hours=1)
-"""How long after a batch's end missing files may only be late."""
+"""Time after a batch's end in which missing files may still arrive."""
 GONE_WORDS = "their answers are gone"
 UNREAD = "their requests cannot be read there, so it is not known if they are this job's"
 

@@ -9,7 +9,6 @@ from typing import Any
 from orchestrator.core.counts import number_of
 
 MOST_GROUPS = 3
-"""Maximum number of groups of rows that a message names."""
 
 
 def rows_in_back_off(health: Mapping[str, Any], batch_id: str | None, left: int) -> int:

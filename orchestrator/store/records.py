@@ -26,7 +26,6 @@ CARRIED = (
     "quotes", "error_code",
     "error_message",
 )  # fmt: skip
-"""Columns of an outcome."""
 _SENT_MODEL, _REPAIRED = CARRIED.index("sent_model"), CARRIED.index("repaired")
 _LINE = slice(CARRIED.index("result_shard"), CARRIED.index("result_length") + 1)
 _MADE = (
@@ -35,14 +34,11 @@ _MADE = (
     "parts", "sent_as", "notes", "text_at", "why", "twin_of", "carried_from", "attempt", "cost",
 )  # fmt: skip
 ADDED = (*_MADE, *CARRIED)
-"""Columns of a new row."""
 SETTLED = (*CARRIED, "cost")
-"""Columns of a settled row."""
 BOOKED = (
     "job_id", "seq", "shard_id", "at", "kind", "backend", "model", *COUNTS, "tier", "cost",
     "price_source", "estimated", "unpriced", "listed",
 )  # fmt: skip
-"""Columns of a ledger line."""
 FINISHED = (
     "seq", "custom_id", "document", "task", "model", "prompt_version", "cut_from_tokens", "state", "attempt",
     "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream", "latency_ms",

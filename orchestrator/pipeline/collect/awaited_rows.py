@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 LOOK = timedelta(minutes=5)
-"""Pause between two checks if asking anew is quicker than waiting."""
+"""Pause between two comparisons of asking anew with waiting."""
 SLACK = timedelta(minutes=10)
-"""A row stops awaiting an overdue row once asking anew would end within this time of the deadline."""
+"""A row stops awaiting an overdue row if asking anew would end less than this before the deadline."""
 
 
 class TakeOver:

@@ -100,7 +100,6 @@ _NAMES = {
     "unknown": ("line of an unknown custom_id", "lines of unknown custom_ids"),
     "broken": ("line that is not a result", "lines that are not results"),
 }
-"""Singular and plural words for each counter."""
 
 
 class EndedShard(Struct, frozen=True):

@@ -35,7 +35,7 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
 
 REMEMBERED = timedelta(days=30)
-"""After a cache is written but hardly read, the model gets no such row for this long."""
+"""How long a model gets no cache-writing row after its cache was read less than it was written."""
 
 
 class CacheFirst(Struct, frozen=True):

@@ -99,8 +99,6 @@ def read(line: bytes) -> tuple[MergedRow, Any, bytes]:
 
 
 _DEEP: Any = object()
-"""An output that cannot be decoded."""
-
 _T, _I = Plain.TEXT, Plain.INTEGER
 IDENTITY: tuple[tuple[str, Plain], ...] = (
     ("job", _T), ("document", _T), ("task", _T), ("custom_id", _T),
@@ -117,7 +115,6 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
 ON_REQUEST: tuple[tuple[str, Plain], ...] = (("cost_estimated", Plain.BOOLEAN),)
 """Columns that a table has only if they are chosen by name."""
 MOST_NAMED = 60
-"""Maximum number of columns named in an error."""
 
 
 class OutputColumn(msgspec.Struct, frozen=True):

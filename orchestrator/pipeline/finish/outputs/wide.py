@@ -13,7 +13,6 @@ from orchestrator.pipeline.finish.outputs.column_types import Plain
 from orchestrator.pipeline.finish.outputs.layout import ON_REQUEST, AnswerColumns, MergedRow, Tasks, columns_of, read
 
 TEXT = {"type": "string"}
-"""Schema of the answers of a task without a schema."""
 _PART = "map"
 
 
