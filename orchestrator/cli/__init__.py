@@ -13,10 +13,8 @@ from typing import Any
 
 import click
 
-from orchestrator.cli import failed_commands
-from orchestrator.cli.terminal import make_output_safe, safe_output
+from orchestrator.cli.terminal import drop_output, make_output_safe, safe_output
 from orchestrator.core import permissions
-from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.version import __version__
 
 # Imports create 100,000 permanent objects. Collecting garbage among them takes a tenth of a quick command's time.
@@ -82,6 +80,8 @@ class _Lazy(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if (name := args[0]).endswith((".yaml", ".yml", ".jsonl")):
+            from orchestrator.core.errors import UsageError
+
             raise UsageError(f"No such command {name!r}.", hint=f"did you mean `orch run {name}`?")
         return super().resolve_command(ctx, args)
 
@@ -91,10 +91,10 @@ class _Lazy(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            failed_commands.drop_output(1, 2)
+            drop_output(1, 2)
             return 0
         except KeyboardInterrupt:
-            raise failed_commands.CommandInterrupted("stopped") from None
+            raise click.Abort from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -130,19 +130,13 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    words = sys.argv[1:] if argv is None else argv
-    as_json = failed_commands.wants_json(words)
     with safe_output():
         try:
             result: Any = root.main(argv, prog_name="orch", standalone_mode=False)
-        except click.ClickException as error:
-            return failed_commands.misused(error, words, as_json=as_json)
-        except OrchError as error:
-            return failed_commands.failed(error, words, as_json=as_json)
-        except failed_commands.CommandInterrupted as error:
-            return failed_commands.interrupted(error, as_json=as_json)
-        except click.Abort:  # Ctrl-C or Ctrl-D at a question, or Ctrl-C before the command begins
-            return failed_commands.interrupted(failed_commands.CommandInterrupted("stopped"), as_json=as_json)
-        except OSError as error:
-            return failed_commands.unusable(error, as_json=as_json)
+        except Exception as error:
+            from orchestrator.cli import failed_commands  # a command that succeeds does without its imports
+
+            if (code := failed_commands.report(error, sys.argv[1:] if argv is None else argv)) is None:
+                raise
+            return code
         return result if isinstance(result, int) else 0

@@ -3,7 +3,8 @@
 import os
 import sys
 
-from orchestrator.cli import failed_commands, main
+from orchestrator.cli import main
+from orchestrator.cli.terminal import INTERRUPTED
 
 
 def run_as_module() -> None:
@@ -11,13 +12,13 @@ def run_as_module() -> None:
     try:
         main()
     except SystemExit as ended:
-        if ended.code != failed_commands.INTERRUPTED:
+        if ended.code != INTERRUPTED:
             raise
         # After a signal inside `exec` of a string (dataclasses use it), `python -m` would also kill itself with
         # SIGINT.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(failed_commands.INTERRUPTED)
+        os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -13,21 +13,31 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.terminal import StreamFault
+from orchestrator.cli.terminal import INTERRUPTED, StreamFault, drop_output
 from orchestrator.core.errors import BackendRefused, InputError, OrchError, RequestRefused, StorageError
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.library.messages import say
-
-INTERRUPTED = 130
 
 
 class CommandInterrupted(Exception):
     """Raised for Ctrl-C. The message says what was stopped and what continues."""
 
 
-def wants_json(argv: Sequence[str]) -> bool:
-    """Return True if a command line asks for JSON, even if it is otherwise invalid."""
-    return "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
+def report(error: Exception, words: Sequence[str]) -> int | None:
+    """Report the error that ended a command and return the exit code, or None for a defect of orch."""
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+    match error:
+        case click.ClickException():
+            return misused(error, words, as_json=as_json)
+        case OrchError():
+            return failed(error, words, as_json=as_json)
+        case CommandInterrupted():
+            return interrupted(str(error), as_json=as_json)
+        case click.Abort():  # Ctrl-C or Ctrl-D at a question, or Ctrl-C before the command begins
+            return interrupted("stopped", as_json=as_json)
+        case OSError():
+            return unusable(error, as_json=as_json)
+    return None
 
 
 def failed(error: OrchError, words: Sequence[str] = (), *, as_json: bool) -> int:
@@ -68,9 +78,8 @@ def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool)
     return 2
 
 
-def interrupted(error: CommandInterrupted, *, as_json: bool) -> int:
+def interrupted(message: str, *, as_json: bool) -> int:
     """Report that a command was stopped and return the exit code."""
-    message = str(error)
     say(f"orch: {message}")
     if as_json:
         _print({"code": "interrupted", "message": message, **_PLACE, "hint": None, "exit_code": INTERRUPTED})
@@ -93,14 +102,6 @@ def unusable(error: OSError, *, as_json: bool) -> int:
     with suppress(OSError):  # stderr itself may be broken
         failed(fault, as_json=as_json)
     return fault.exit_code
-
-
-def drop_output(*streams: int) -> None:
-    """Discard the streams' buffered output, about which Python would complain at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream)
-    os.close(nowhere)
 
 
 _PLACE = {"file": None, "line": None, "field": None}

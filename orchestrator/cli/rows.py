@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, TextIO, cast
 import click
 from msgspec import Struct
 
-from orchestrator.cli.failed_commands import drop_output
 from orchestrator.cli.options import TableFlags
+from orchestrator.cli.terminal import drop_output
 from orchestrator.core import addresses
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError

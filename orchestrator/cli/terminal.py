@@ -6,10 +6,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TextIO, cast
 
 from orchestrator.core.sanitize import escape_controls
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C stopped."""
 
 
 class StreamFault(OSError):
@@ -77,7 +79,7 @@ def make_output_safe() -> None:
 
 def _safe(stream: TextIO | None, name: str) -> TextIO:
     if stream is None:  # closed before this process started
-        stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (open until this process ends)
+        stream = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     if isinstance(stream, SafeStream):
         return stream
     with suppress(AttributeError):  # a test or another program may have replaced the stream
@@ -88,3 +90,11 @@ def _safe(stream: TextIO | None, name: str) -> TextIO:
 def under(stream: TextIO) -> TextIO:
     """Return the stream below a safe one."""
     return stream.under if isinstance(stream, SafeStream) else stream
+
+
+def drop_output(*streams: int) -> None:
+    """Discard the streams' buffered output, about which Python would complain at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream)
+    os.close(nowhere)

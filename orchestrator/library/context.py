@@ -26,6 +26,7 @@ from orchestrator.reports import status
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.home import Home
+from orchestrator.settings.own_servers import hourly_costs
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
@@ -68,15 +69,17 @@ class CommandSettings:
         """Use these settings from now on."""
         self.__dict__["config"] = config
 
+    @cached_property
+    def _hourly_costs(self) -> dict[str, Decimal | None] | None:
+        return hourly_costs(self.path)
+
     def running_cost(self, shard: Shard) -> Decimal:
         """Return the cost of a running batch so far, in dollars."""
-        from orchestrator.pipeline.plan.prices import prices_of
-
-        settings = self.readable
-        backend = None if settings is None else settings.backends.get(shard.backend)
-        if settings is None or backend is None:
+        if not (cost := (self._hourly_costs or {}).get(shard.backend)):
             return Decimal(0)
-        return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
+        from orchestrator.policy.pricing import local_price
+
+        return local_price(shard.provider_seconds, cost, idle=False).cost
 
     def lines(self, store: Store | StatusReader, limit: int | None = 20) -> list[JobLine]:
         """Return a line for each of the newest `limit` jobs; None: all."""
@@ -92,11 +95,11 @@ class CommandSettings:
         jobs = [line.job for line in lines if not line.state.is_final]
         own = [job.id for job in jobs if job.home == self.home.identity()]
         sent = [shard for job_id in own for shard in shards_of(job_id) if shard.state in AT_BACKEND]
-        if not sent or (settings := self.readable) is None:
+        if not sent or (backends := self._hourly_costs) is None:
             return []
         from orchestrator.reports.removed_backends import at_removed, removed_words
 
-        return removed_words(at_removed(sent, settings.backends))
+        return removed_words(at_removed(sent, backends))
 
     def _stopped(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> set[JobId]:
         """Return this home's jobs that have started but that no process works on."""
@@ -105,10 +108,8 @@ class CommandSettings:
         jobs = [line.job for line in lines if line.state in (JobState.RUNNING, JobState.MERGING)]
         if not jobs or running_daemon(self.home):
             return set()
-        from orchestrator.settings.backends import OwnServer
-
-        settings, sent = self.readable, (ShardState.SUBMITTING, ShardState.SUBMITTED)
-        own = {name for name, one in (settings.backends if settings else {}).items() if isinstance(one, OwnServer)}
+        sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
+        own = {name for name, cost in (self._hourly_costs or {}).items() if cost is not None}
         return {
             job.id
             for job in jobs

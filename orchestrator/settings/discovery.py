@@ -80,7 +80,7 @@ def _locations(path: Path | None, *, is_used: bool) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        data = _loaded(_small_text(path))
+        data = _loaded(small_text(path))
     except (OSError, ValueError, RecursionError):
         data = _with_lines(path)
     said: dict[str, Any] = {name: data[name] for name in ("home", "database_url") if name in data}
@@ -99,7 +99,8 @@ def _mistake(message: str, path: Path, field: str, hint: str) -> InputError:
     return InputError(message, file=path, line=line, field=field, hint=hint)
 
 
-def _small_text(path: Path) -> str:
+def small_text(path: Path) -> str:
+    """Read a file. Raises OSError, or ValueError if it is too large or is not text."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -113,15 +114,16 @@ def _loaded(text: str) -> dict[str, Any]:
     The readers of the tables parse the file again, and report mistakes in the tables.
     """
     try:
-        return _parsed(text)
+        return parsed(text)
     except (ValueError, RecursionError):
         head = re.split(r"^\s*\[", text, maxsplit=1, flags=re.MULTILINE)
         if len(head) == 1:
             raise
-        return _parsed(head[0])
+        return parsed(head[0])
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def parsed(text: str) -> dict[str, Any]:
+    """Parse a settings file without checking its values. Raises ValueError or RecursionError."""
     if MANY_PARTS.search(text):
         raise ValueError("a key of too many parts")
     return tomllib.loads(text)

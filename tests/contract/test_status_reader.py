@@ -15,11 +15,13 @@ from sqlalchemy import JSON, Table
 from orchestrator.core.model import JobKind
 from orchestrator.core.schedules import Misfire, Overlap, Schedule
 from orchestrator.core.shards import ShardState
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.columns import Instant, Money
 from orchestrator.store.night_tables import schedules
 from orchestrator.store.status_reader import KINDS, CannotRead, status_reader
 from orchestrator.store.tables import jobs, shards
+from tests.support.process import ROOT
 from tests.support.stored import NOW, added, failed, job, later, settle, sharded, succeeded
 
 
@@ -138,14 +140,20 @@ finally:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--all"]], ids=str)
-def test_the_listing_imports_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
+def test_the_listing_imports_nothing_heavy_even_beside_a_running_batch(tmp_path: Path, arguments: list[str]) -> None:
+    gpu = '[backends.gpu]\nupstreams = ["http://127.0.0.1:9/v1"]\ncost_per_hour = 36\n'
+    (tmp_path / "orch.toml").write_text(gpu)
     with Store.open(f"sqlite:///{tmp_path / 'orch.db'}") as store:
         store.jobs.add(job("over", built_at=NOW, finished_at=later(1)), {})
         added(store, 2, "queued")
+        mine = Home(tmp_path).identity()
+        store.shards.note(sharded(store, added(store, 2, "begun", home=mine, built_at=NOW)), provider_seconds=100.0)
     told = subprocess.run(
         [sys.executable, "-c", LOOK, *arguments],
-        env={"ORCH_HOME": str(tmp_path), "PATH": "/usr/bin", "HOME": str(tmp_path)},
+        env={"ORCH_HOME": str(tmp_path), "PATH": "/usr/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (told.returncode, told.stderr.strip()) == (0, "")
-    assert {"over", "queued"} <= set(told.stdout.replace('"', " ").split())
+    words = set(told.stdout.replace('"', " ").split())
+    assert {"over", "queued", "begun", "stopped"} <= words
+    assert {"$1.00", "1.000000000000"} & words, "100 seconds of $36 an hour"

@@ -50,7 +50,7 @@ def _dependencies() -> set[str]:
 
 
 NEEDED = {
-    "--help": LOOKING,
+    "--help": {"click"},
     "status": LOOKING,
     "validate job.yaml": CHECKING,
     "plan job.yaml": READING | {"h11", "httpx2"},  # it asks each backend whether it answers
