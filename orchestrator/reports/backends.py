@@ -68,15 +68,12 @@ _REMOVED: Mapping[str, Any] = {
 
 
 def _spellings(settings: Config, name: str, backend: Backend) -> list[dict[str, str]]:
-    """Return the fields that the models of orch.toml spell differently from tasks, as `orch doctor` shows them."""
     found = {model: describe(recipient_of(backend), model) for model in named_models(settings, name)}
     return [{"model": model, "told": told} for model, told in found.items() if told is not None]
 
 
 def _condition(own: bool, told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return health and upstreams. `state` is `hosted` for a provider (health unknown), `stopped` without a
-    server.
-    """
+    """`state` is `hosted` for a provider (health unknown), and `stopped` without a server."""
     upstreams = [] if told is None else [_upstream(one) for one in told["upstreams"]]
     down = [one for one in upstreams if one["problem"] is not None]
     if not own:

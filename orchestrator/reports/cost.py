@@ -289,7 +289,6 @@ def _grouped(lines: Iterable[BookedUsage]) -> dict[str, list[BookedUsage]]:
 
 
 def _is_relisted(part: BookedUsage, listed: Listed) -> bool:
-    """True if a list has a price for tokens without a booked list price."""
     if part.listed is not None or part.usage == Usage():
         return False
     try:

@@ -49,7 +49,6 @@ def cost_of(
 
 
 def _list_prices(settings: Config) -> Listed:
-    """Return the non-batch prices of the models of all backends in orch.toml."""
     known = {name: prices_of(backend, settings, now) for name, backend in settings.backends.items()}
 
     def listed(backend: str, model: str, at: datetime) -> TierPrice:

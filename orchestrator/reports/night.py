@@ -416,7 +416,6 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
 
 
 def _late(facts: NightFacts, due: DeadlineResult, now: datetime) -> Need:
-    """Describe a missed deadline: the cause of the delay, and what to do about it."""
     job, late = facts.job, duration(-due.spare)
     if facts.counts.expired:
         told = f"the deadline was missed: gave up on {number_of(facts.counts.expired, 'row')}"

@@ -80,7 +80,6 @@ def headline(report: NightReport) -> str:
 
 
 def _left_out(report: NightReport) -> list[str]:
-    """Say how many jobs the row counts leave out: one phrase, or an empty list."""
     if not (number := len(report.jobs) - len(report.counted)):
         return []
     return [f"{number_of(number, 'job')} not counted: another run has {'its' if number == 1 else 'their'} rows"]

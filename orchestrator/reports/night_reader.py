@@ -103,7 +103,6 @@ def job_report(
 
 
 def _quotes(store: Store, job: Job) -> Mapping[QuoteStatus, int] | None:
-    """Count the quotes of a job's answers by status; None for a job without quotes."""
     try:
         tasks = tasks_of(job)
     except ValueError:  # a job of another version: its report is sent without quotes

@@ -342,7 +342,6 @@ def _is_unclear(shard: Shard) -> bool:
 
 
 def _running_reasons(shards: Sequence[Shard]) -> list[FailureReason]:
-    """Count failures in running batches by code, most frequent first."""
     from orchestrator.store.failures import FailureReason
 
     codes: Counter[str] = Counter()
@@ -369,7 +368,6 @@ def running_sum(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
 
 
 def _describe(job: Job, holds: Sequence[RefusalHold]) -> str | None:
-    """Say why rows wait: a backend refuses all rows of their kind."""
     if not holds:
         return None
     from orchestrator.settings.stored_spec import refused_rows

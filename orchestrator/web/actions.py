@@ -90,7 +90,6 @@ ACTIONS: Mapping[str, Action] = {
 
 
 def _terms(form: Form) -> tuple[datetime | None, Decimal | None]:
-    """Parse a form's deadline and budget; None for an empty field. Raises UsageError."""
     deadline, budget = form.get("deadline", "").strip(), form.get("budget", "").strip().lstrip("$")
     try:
         due = deadline_at(deadline, now()) if deadline else None

@@ -293,7 +293,6 @@ class Pages:
 
 
 def _has_work(reader: HomeReader) -> bool:
-    """True if jobs of the home are open, or schedules will make jobs."""
     home = reader.home.identity()
     will_run = any(one.home == home and one.paused_at is None for one in reader.store.schedules.all())
     return will_run or bool(reader.store.jobs.unfinished(home))

@@ -145,7 +145,6 @@ def _forecast(one: Forecast) -> dict[str, str]:
 
 
 def _time_line(detail: JobDetail, at: datetime) -> dict[str, Any] | None:
-    """Place shards, their phases and the deadline on one axis of 1000 steps."""
     shards = detail.shards[-SHARDS:]
     job = detail.line.job
     starts = [job.created_at, *(shard.created_at for shard in shards)]

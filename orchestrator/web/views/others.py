@@ -220,7 +220,6 @@ def cost_file(reader: HomeReader, address: PageAddress) -> str:
 
 
 def _span(address: PageAddress) -> tuple[str, str, datetime | None]:
-    """Return an address's grouping and period, and when the period began. Raises UsageError."""
     by, span = address.choice("by", GROUPS, "day"), address.choice("since", SPANS, "30d")
     seconds = seconds_of(span)
     return by, span, None if seconds is None else now() - timedelta(seconds=seconds)

@@ -135,7 +135,6 @@ def rows(reader: HomeReader, address: PageAddress) -> View:
 def _by_field(
     reader: HomeReader, job: Job, query: RowQuery, tasks: list[str], every: list[FinishedRow], page: int
 ) -> View:
-    """Show a page of rows sorted by a field of their answers. Rows without this field come last."""
     fields, answers = _answers(reader, job, query, tasks, every)
     column = fields.index(query.field) if query.field in fields else None
     shown = list(zip(every, answers, strict=True))
@@ -269,7 +268,6 @@ def row(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _neighbour(reader: HomeReader, job: Job, query: RowQuery, **place: int) -> int | None:
-    """Return the number of the next row that matches the address's filter, or None."""
     found: list[FoundRow] = reader.store.rows_by_document.page(job.id, query.wanted, 1, **place)
     return found[0].row.seq if found else None
 
@@ -283,7 +281,6 @@ def _exchange(reader: HomeReader, address: PageAddress) -> tuple[Job, Exchange]:
 
 
 def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a request: texts, and pictures by number."""
     number, question = 0, question_text(exchange.messages)
     for message in exchange.messages:
         content = message.get("content")
@@ -317,7 +314,6 @@ def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
-    """Return a question in pieces. The passages that the answer quotes are marked."""
     at = exchange.text_at
     places = () if at is None else [place for quote in exchange.quotes for place in quote.places]
     start = 0 if at is None else at.start

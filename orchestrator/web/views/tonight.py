@@ -106,14 +106,12 @@ def _foreseen(reports: Sequence[Any]) -> tuple[Decimal, Decimal] | None:
 
 
 def _lost_nights(reader: HomeReader, schedules: Sequence[Schedule]) -> list[tuple[str, Night]]:
-    """Return the schedules' last nights that should have made a job but did not, with the schedules' names."""
     last = {night.schedule_id: night for night in reader.store.schedules.nights()}
     found = [(one.name, last.get(one.id)) for one in schedules if one.paused_at is None]
     return [(name, night) for name, night in found if night is not None and night.is_lost]
 
 
 def _budgets(reader: HomeReader) -> list[Any]:
-    """Return the budgets that are used up, or nearly so."""
     if (settings := reader.readable) is None or not settings.budgets:
         return []
     standings = SharedBudgets(reader.store, settings, now).standings()
