@@ -28,7 +28,7 @@ from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.send_log import read_doubts
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
-from orchestrator.server.logs import told
+from orchestrator.server.logs import log_fields
 from orchestrator.server.memory_limits import Checks
 from orchestrator.server.records import BatchRecord, FileRecord, Records
 
@@ -113,6 +113,7 @@ class Batches:
         return {*self.runs, *self._resting}
 
     def reads(self, file_id: str) -> bool:
+        """True if an unfinished batch reads the file."""
         inputs = (run.batch.input_file_id for run in self.runs.values())
         return file_id in self._resting.values() or file_id in inputs
 
@@ -127,7 +128,7 @@ class Batches:
             raise
         self._begin(record)
         fields = {"file": record.batch.input_file_id, "endpoint": record.batch.endpoint, "tenant": record.tenant}
-        log.info("batch created", extra=told(batch=record.batch.id, **fields))
+        log.info("batch created", extra=log_fields(batch=record.batch.id, **fields))
         return record.batch
 
     def get(self, batch_id: str, tenant: str | None = None) -> BatchRecord | None:
@@ -199,7 +200,8 @@ class Batches:
         await self._insist(run, self._finish)
 
     async def _work_off(self, run: ActiveBatch) -> None:
-        self._enlist(run)
+        self._dispatcher.sources.add(run)
+        self._dispatcher.top_up()
         await self._until_done_or_stopped(run)
         if not run.is_done:
             await self._stop(run)
@@ -242,7 +244,7 @@ class Batches:
         elif run.batch.status is BatchStatus.VALIDATING:
             found = {"model": plan.model, "request_counts": RequestCounts(total=len(plan))}
             self._save(run, status=BatchStatus.IN_PROGRESS, in_progress_at=_seconds(), **found)
-        log.info("batch order", extra=told(batch=run.batch.id, order=plan.order.reason))
+        log.info("batch order", extra=log_fields(batch=run.batch.id, order=plan.order.reason))
         return True
 
     async def _validate(self, run: ActiveBatch) -> tuple[InputRows | None, Path | None]:
@@ -308,10 +310,6 @@ class Batches:
     async def _count(self, run: ActiveBatch) -> bool:
         await asyncio.to_thread(deque, run.recover(), 0)
         return True
-
-    def _enlist(self, run: ActiveBatch) -> None:
-        self._dispatcher.sources.add(run)
-        self._dispatcher.top_up()
 
     async def _until_done_or_stopped(self, run: ActiveBatch) -> None:
         while not run.is_done and not run.is_stopping:
@@ -390,7 +388,7 @@ class Batches:
             self.ended[batch.status] += 1
         counts = batch.request_counts
         rows = {"total": counts.total, "completed": counts.completed, "failed": counts.failed}
-        log.info("batch %s", batch.status.value, extra=told(batch=batch.id, tenant=run.tenant, **rows))
+        log.info("batch %s", batch.status.value, extra=log_fields(batch=batch.id, tenant=run.tenant, **rows))
 
 
 def _is_over(run: ActiveBatch) -> bool:

@@ -34,26 +34,15 @@ class SteeredServer:
 
     def demand(self) -> list[ModelDemand]:
         """Return the rows without a result, by model."""
-
-        async def asked() -> list[ModelDemand]:
-            return self._service.demand()
-
-        return self._call(asked())
+        return self._in_loop(self._service.demand)
 
     def progress(self) -> list[EngineProgress]:
-
-        async def asked() -> list[EngineProgress]:
-            return self._service.progress()
-
-        return self._call(asked())
+        """Return the progress of each upstream since it joined."""
+        return self._in_loop(self._service.progress)
 
     def resume(self) -> None:
         """Tell the dispatcher that it may send rows again."""
-
-        async def asked() -> None:
-            self._service.resume()
-
-        self._call(asked())
+        self._in_loop(self._service.resume)
 
     def send_no_more(self) -> int:
         """Send no more rows. Return how many are in flight."""
@@ -61,15 +50,17 @@ class SteeredServer:
 
     def durable_bytes(self) -> dict[str, int | None]:
         """Return the durable bytes of each running batch's result files, by path; None while unknown."""
-
-        async def asked() -> dict[str, int | None]:
-            return self._service.durable_bytes()
-
-        return self._call(asked())
+        return self._in_loop(lambda: self._service.batches.growing())
 
     def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None:
         """Set the report on engines for `/health`."""
         self._service.engines = report
+
+    def _in_loop(self, work: Callable[[], T]) -> T:
+        async def run() -> T:
+            return work()
+
+        return self._call(run())
 
     def _call(self, asked: Coroutine[Any, Any, T]) -> T:
         loop = self._loop()

@@ -54,7 +54,7 @@ def _number(number: int, upstream: Upstream) -> dict[str, Any]:
         "number": number,
         "url": None,
         "problem": None if upstream.problem is None else "down",
-        "problem_seconds": _seconds(upstream),
+        "problem_seconds": 0.0 if upstream.problem is None else round(time.monotonic() - upstream.since, 1),
         "answers": upstream.is_reached,
         "refusal": upstream.refusal,
         "unreached": upstream.unreached,
@@ -77,10 +77,6 @@ def _upstream(service: Service, number: int, upstream: Upstream) -> dict[str, An
         "retrying": service.refused_rows(upstream),
         "models": upstream.models,
     }
-
-
-def _seconds(upstream: Upstream) -> float:
-    return 0.0 if upstream.problem is None else round(time.monotonic() - upstream.since, 1)
 
 
 def not_ready(service: Service, *, is_known: bool) -> list[str]:

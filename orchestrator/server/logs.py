@@ -31,8 +31,8 @@ def configure(form: str, level: str = "info", stream: TextIO | None = None) -> N
     logging.getLogger("orchestrator").setLevel(level.upper())
 
 
-def told(**fields: Any) -> dict[str, Any]:
-    """Return the fields of a log line: `log.info("batch created", extra=told(batch=batch.id))`."""
+def log_fields(**fields: Any) -> dict[str, Any]:
+    """Return the fields of a log line: `log.info("batch created", extra=log_fields(batch=batch.id))`."""
     return {"told": fields}
 
 
@@ -104,7 +104,7 @@ class AccessLog:
             log.log(
                 level,
                 "request",
-                extra=told(
+                extra=log_fields(
                     method=scope["method"],
                     path=scope["path"][:MAX_PATH],
                     status=status,

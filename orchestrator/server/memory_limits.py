@@ -85,7 +85,7 @@ class Room:
         self._waiting: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
         self.is_crowded = False
         """True while the first in line waits for space. Then no body passes it."""
-        self.on_free: Callable[[], None] = _nothing
+        self.on_free: Callable[[], None] = lambda: None
         """Called when bytes are given back after `hold` has refused a body."""
         self._has_refused = False
         self.taken = 0
@@ -177,10 +177,6 @@ def return_large_bodies() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, SMALL)
-
-
-def _nothing() -> None:
-    pass
 
 
 class Blocks:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from orchestrator.core.engines import EngineProgress, ModelDemand
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, ServerDatabase
-from orchestrator.server.dispatch.active_batch import ActiveBatch
 from orchestrator.server.dispatch.aliases import Aliases
 from orchestrator.server.dispatch.body_changes import DEFAULT_MODEL
 from orchestrator.server.dispatch.dispatcher import Dispatcher
@@ -150,7 +149,7 @@ class Service:
             self.records,
             self.uploads,
             unfinished=self.batches.unfinished,
-            is_in_use=self.is_in_use,
+            is_in_use=self.batches.reads,
             period=settings.upkeep_seconds,
         )
         self.batches.resume(self._resumes)
@@ -211,8 +210,17 @@ class Service:
         await upstream.close()
 
     def demand(self) -> list[ModelDemand]:
-        """Return the rows without a result, by model."""
-        return demand_of(self.batches.runs.values())
+        """Return the rows without a result, by model; None for rows that accept any model."""
+        found: dict[str | None, ModelDemand] = {}
+        for run in self.batches.runs.values():
+            if not run.rows_left or run.is_stopping:
+                continue
+            model = None if run.model == DEFAULT_MODEL else run.model
+            before = found.get(model, ModelDemand(model, 0, 0, run.deadline))
+            rows, out = before.rows + run.rows_left, before.in_flight + run.in_flight
+            due = (*before.due, (run.deadline, run.rows_left))
+            found[model] = ModelDemand(model, rows, out, min(before.deadline, run.deadline), due)
+        return list(found.values())
 
     def progress(self) -> list[EngineProgress]:
         return [
@@ -313,10 +321,6 @@ class Service:
     def resume(self) -> None:
         self._dispatcher.top_up()
 
-    def durable_bytes(self) -> dict[str, int | None]:
-        """Return the durable bytes of each running batch's result files, by path; None while unknown."""
-        return self.batches.growing()
-
     async def settled(self) -> None:
         """Wait until the replica, if any, holds everything recorded so far. Raises StorageError."""
         if self.replicator is not None:
@@ -324,9 +328,6 @@ class Service:
 
     def _recorded(self) -> dict[str, int]:
         return self.records.file_sizes() | self.uploads.part_sizes()
-
-    def is_in_use(self, file_id: str) -> bool:
-        return self.batches.reads(file_id)
 
     def refused_rows(self, upstream: Upstream) -> list[dict[str, Any]]:
         """Return groups of rows that an upstream refused or failed and that will be retried."""
@@ -351,17 +352,3 @@ def _endpoints(added: Sequence[str]) -> Endpoints:
         return Endpoints(added)
     except ValueError as error:
         raise UsageError(f"allow_endpoints: {error}") from error
-
-
-def demand_of(runs: Iterable[ActiveBatch]) -> list[ModelDemand]:
-    """Return the rows without a result, by model; None for rows that accept any model."""
-    found: dict[str | None, ModelDemand] = {}
-    for run in runs:
-        if not run.rows_left or run.is_stopping:
-            continue
-        model = None if run.model == DEFAULT_MODEL else run.model
-        before = found.get(model, ModelDemand(model, 0, 0, run.deadline))
-        rows, out = before.rows + run.rows_left, before.in_flight + run.in_flight
-        due = (*before.due, (run.deadline, run.rows_left))
-        found[model] = ModelDemand(model, rows, out, min(before.deadline, run.deadline), due)
-    return list(found.values())

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.server.dispatch.stats import BOUNDS, Latencies
-from orchestrator.server.logs import JsonLines, PlainLines, plain_url, told
+from orchestrator.server.logs import JsonLines, PlainLines, log_fields, plain_url
 from orchestrator.server.metrics import quantile
 
 
@@ -51,7 +51,7 @@ def record(message: str, failed: bool = False, **fields: object) -> logging.LogR
         error = sys.exc_info()
     made = logging.LogRecord("orchestrator.x", logging.INFO, "", 0, message, None, error if failed else None)
     made.created = 1_700_000_000.25
-    return made if not fields else logging.makeLogRecord({**made.__dict__, **told(**fields)})
+    return made if not fields else logging.makeLogRecord({**made.__dict__, **log_fields(**fields)})
 
 
 def test_a_line_of_json() -> None:

@@ -81,8 +81,9 @@ def sent_line(line: bytes) -> tuple[str, bytes]:
 def translate(body: Mapping[str, Any]) -> Json:
     """Return a request of Converse, without its model. Raises InputError for a field without a counterpart."""
     check_counterparts(body, KNOWN, _NOT_IN_A_BATCH)
-    system, turns = _conversation(body.get("messages"))
-    request: Json = {"messages": turns} | ({"system": system} if system else {})
+    system, turns = read_messages(body.get("messages"), {})
+    messages = [{"role": turn.role, "content": _blocks(turn.parts)} for turn in turns]
+    request: Json = {"messages": messages} | ({"system": _blocks(system)} if system else {})
     config = {theirs: body[ours] for ours, theirs in _CONFIG.items() if body.get(ours) is not None}
     bound = body.get("max_completion_tokens", body.get("max_tokens"))
     if bound is not None:
@@ -92,11 +93,6 @@ def translate(body: Mapping[str, Any]) -> Json:
     if config:
         request["inferenceConfig"] = config
     return request | {name: body[name] for name in OWN if body.get(name) is not None}
-
-
-def _conversation(messages: Any) -> tuple[list[Json], list[Json]]:
-    system, turns = read_messages(messages, {})
-    return _blocks(system), [{"role": turn.role, "content": _blocks(turn.parts)} for turn in turns]
 
 
 def _blocks(parts: list[MessagePart]) -> list[Json]:

@@ -113,7 +113,7 @@ class Files:
         file_id = request.path_params["file_id"]
         found = self._service.records.file(file_id, tenant_of(request))
         if found is None or (found.file.expires_at is not None and found.file.expires_at <= seconds_now()):
-            raise _no_such_file(file_id)
+            raise ApiError(404, f"No such File object: {file_id}", param="id")
         return found, self._service.root / found.path
 
     async def retrieve(self, request: Request) -> Response:
@@ -121,7 +121,7 @@ class Files:
 
     async def delete(self, request: Request) -> Response:
         record, path = self._record(request)
-        if self._service.is_in_use(record.file.id):
+        if self._service.batches.reads(record.file.id):
             raise ApiError(409, f"File {record.file.id} is the input of a batch that is still running.", retry=False)
         # Delete the record first: a kill in between leaves a file without a record, never a record without a file.
         self._service.records.delete_file(record.file.id)
@@ -216,7 +216,3 @@ def _file_object(file_id: str, upload: multipart.FormUpload) -> File:
     kept = lifetime(purpose, anchor, seconds)
     created = seconds_now()
     return File(file_id, upload.bytes, created, filename, purpose, None if kept is None else created + kept)
-
-
-def _no_such_file(file_id: str) -> ApiError:
-    return ApiError(404, f"No such File object: {file_id}", param="id")

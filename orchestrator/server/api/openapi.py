@@ -341,7 +341,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 
 def _answers(operation: Operation) -> Iterator[tuple[int, dict[str, Any]]]:
-    good = {_media(operation.answers): {"schema": _schema(operation.answers)}}
+    media = operation.answers if isinstance(operation.answers, str) else JSON
+    good = {media: {"schema": _schema(operation.answers)}}
     yield 200, {"description": operation.summary + ".", "content": good}
     for status in operation.also:
         yield status, {"description": SAID[status], "content": good}
@@ -349,10 +350,6 @@ def _answers(operation: Operation) -> Iterator[tuple[int, dict[str, Any]]]:
     for status in sorted({*operation.refuses, *key}):
         schema = _schema(JSON if operation.takes is PASSED_ON else Error)
         yield status, {"description": SAID[status], "content": {JSON: {"schema": schema}}}
-
-
-def _media(answers: Any) -> str:
-    return answers if isinstance(answers, str) else JSON
 
 
 def _schema(value: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from orchestrator.server.api.http import ApiError, BodyInMemory, read_body
 from orchestrator.server.dispatch.aliases import renamed
 from orchestrator.server.dispatch.body_changes import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.logs import told
+from orchestrator.server.logs import log_fields
 from orchestrator.server.memory_limits import SMALL
 from orchestrator.server.service import Service
 
@@ -89,7 +89,7 @@ class Passthrough:
         """Return an ASGI application that passes the request on to the allow-listed `path`."""
         body, query = await read_body(request, MAX_BODY_BYTES), request.url.query
         if self._service.settings.log_prompts:
-            log.info("request body", extra=told(path=path, body=body.content.decode(errors="replace")))
+            log.info("request body", extra=log_fields(path=path, body=body.content.decode(errors="replace")))
         differ = len({frozenset(upstream.models) for upstream in self._service.upstreams}) > 1
         model = _model(body.content) if differ or self._service.aliases else None
         target = f"{path}?{query}" if query else path
@@ -205,7 +205,7 @@ class _Relay:
             _count(upstream, upstream.clock() - began, failed=True)
             log.warning(
                 "an upstream broke off",
-                extra=told(upstream=upstream.shown, error=type(error).__name__, answered=self._started),
+                extra=log_fields(upstream=upstream.shown, error=type(error).__name__, answered=self._started),
             )
             # Once an answer has begun, only a missing end can tell the client that the answer is incomplete.
             if not self._started:

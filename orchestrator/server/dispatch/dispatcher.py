@@ -265,7 +265,7 @@ class Dispatcher:
                             source.leave(task)
                             if is_counted:
                                 self._suspects_out, is_counted = self._suspects_out - 1, False
-                        self._came(upstream, work, reply, sent_at, now)
+                        self._handle_reply(upstream, work, reply, sent_at, now)
                 finally:
                     self._suspects_out -= is_counted
                     if work.held is not None:
@@ -287,7 +287,7 @@ class Dispatcher:
             if upstream is self._emptied:
                 self.top_up()
 
-    def _came(self, upstream: Upstream, work: Work, reply: Reply | None, sent_at: float, now: float) -> None:
+    def _handle_reply(self, upstream: Upstream, work: Work, reply: Reply | None, sent_at: float, now: float) -> None:
         """End a row or retry it, by its reply. None: the row is no longer wanted, or goes to another upstream."""
         if reply is None:
             self._again(work)

@@ -42,11 +42,6 @@ LATEST_LOOK = 1.0
 """Longest seconds between two checks for overdue requests."""
 
 
-def _drop(answer: HttpAnswer) -> None:
-    if answer.place is not None:
-        answer.place.give_back()
-
-
 class ConnectionPool:
     """Connections to one server, for one event loop. `timeout` is for a whole request, in seconds.
 
@@ -105,8 +100,9 @@ class ConnectionPool:
         except BaseException:
             connection.give_up()  # anything that still arrives on it was not requested
             connection.abandon()
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                _drop(waiter.result())
+            has_answer = waiter.done() and not waiter.cancelled() and waiter.exception() is None
+            if has_answer and (place := waiter.result().place) is not None:
+                place.give_back()
             raise
         finally:
             self._busy.discard(connection)

@@ -131,7 +131,7 @@ class UpstreamConnection(asyncio.Protocol):
     def abandon(self) -> None:
         """Drop the waiter: the answer is no longer wanted."""
         self._waiter = None
-        self._dropped()
+        self._release()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self.is_open = cast("asyncio.Transport", transport), True
@@ -238,8 +238,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._place.give_back()
             self._place = None
 
-    def _dropped(self) -> None:
-        """Release all memory of the request and its answer."""
+    def _release(self) -> None:
         self._body, self._payload = [], NOTHING
         if (asked := self._asked) is not None:
             self._asked = None
@@ -261,7 +260,7 @@ class UpstreamConnection(asyncio.Protocol):
             answer = HttpAnswer(self._parser.get_status_code(), self._headers, body, place)
             if self._is_encoded:
                 try:
-                    answer = _plain(answer, self._max_body)
+                    answer = _decompressed(answer, self._max_body)
                 except ExchangeError as error:
                     self._fail(error)
                     return
@@ -271,13 +270,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _fail(self, error: ExchangeError) -> None:
         waiter, self._waiter = self._waiter, None
-        self._dropped()
+        self._release()
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
 
-def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
-    """Decompress an answer. Raises NotHTTPError, TooLongError."""
+def _decompressed(answer: HttpAnswer, most: int) -> HttpAnswer:
     encoding = (answer.header("content-encoding") or "").lower()
     if encoding == "identity":
         return answer

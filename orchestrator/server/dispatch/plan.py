@@ -80,12 +80,9 @@ def make_plan(
         twice = survey.read(path, done)
         if errors := survey.all_errors(path, twice):
             return errors
-        order = sorter.order(cache_bytes) if sorts else RowOrder(_unsorted(in_order=in_order))
+        why = "the batch asks for it" if in_order else "rows of this endpoint share no work"
+        order = sorter.order(cache_bytes) if sorts else RowOrder(f"file order: {why}")
     return InputRows(survey.offsets, survey.done, survey.model, order, survey.faults, survey.long)
-
-
-def _unsorted(*, in_order: bool) -> str:
-    return "file order: the batch asks for it" if in_order else "file order: rows of this endpoint share no work"
 
 
 class _Survey:

@@ -97,7 +97,7 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self.on_room: Callable[[], None] = _nothing
+        self.on_room: Callable[[], None] = lambda: None
         """Called when the writer is no longer full."""
         self._waiting: dict[ResultFile, None] = {}
         self.waiting_bytes = 0
@@ -185,10 +185,6 @@ class Writer:
         self._waiting[file] = None
         file.report(notes)
         return f"cannot write {file.path}: {error.strerror}"
-
-
-def _nothing() -> None:
-    pass
 
 
 def _pieces(lines: list[Line]) -> list[bytes]:

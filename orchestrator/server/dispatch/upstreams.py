@@ -25,7 +25,7 @@ from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End, UpstreamRefusal, key_refusal
 from orchestrator.server.dispatch.stats import Stats, TimeShare
-from orchestrator.server.logs import plain_url, told
+from orchestrator.server.logs import log_fields, plain_url
 from orchestrator.server.settings import MOST_IN_FLIGHT
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Upstream:
                 self.since = self.clock()
             self.problem = reason
             self._failures += 1
-            log.warning("upstream down", extra=told(upstream=self.shown, reason=reason))
+            log.warning("upstream down", extra=log_fields(upstream=self.shown, reason=reason))
 
     def faulty(self, reason: str) -> None:
         """Note a failed row that may be the upstream's fault. BREAK_AFTER consecutive failures open the circuit."""
@@ -288,7 +288,7 @@ class Upstream:
         self._failures += 1
         if self.problem is None:
             self.since = self.clock() if self.outage.began is None else self.outage.began
-            log.warning("upstream fails for all rows", extra=told(upstream=self.shown, reason=reason))
+            log.warning("upstream fails for all rows", extra=log_fields(upstream=self.shown, reason=reason))
         if not self._failure:
             rows = len(self.outage.failed_rows())
             self._failure = f"{number_of(rows, 'row')}{' in a row' if rows > 1 else ''} failed: {reason}"
@@ -302,7 +302,7 @@ class Upstream:
         if self.is_leaving:
             return
         self.problem, self.on_trial, self._may_try, self._failures = None, False, False, 0
-        log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
+        log.info("upstream up", extra=log_fields(upstream=self.shown, models=len(self.models)))
 
     def leave_alone(self, reason: str, sent_at: float, refusal: UpstreamRefusal = UpstreamRefusal.ACCOUNT) -> None:
         """Pause because the upstream refused the account for a row sent at `sent_at`. After the pause one row tries
@@ -350,10 +350,6 @@ class Upstream:
         """
         return await self._pages.paths()
 
-    async def refresh(self) -> Gauges | None:
-        """Read the gauges now; None if the upstream has none, or does not answer."""
-        return await self._read_gauges()
-
     async def watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
         """Watch the upstream until cancelled: read its gauges while it is well, and probe it otherwise.
 
@@ -384,7 +380,7 @@ class Upstream:
                 back()
             elif is_well:
                 self.problem, self._back_at = None, self.clock()
-                log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
+                log.info("upstream up", extra=log_fields(upstream=self.shown, models=len(self.models)))
                 await self._look()
                 back()
             else:
@@ -400,7 +396,7 @@ class Upstream:
         await asyncio.sleep(GROWING_SECONDS if self.limiter.growing or not self.inflight else SETTLED_SECONDS)
 
     async def _look(self) -> None:
-        self.limiter.observe(self.clock(), self.at_work, await self._read_gauges())
+        self.limiter.observe(self.clock(), self.at_work, await self.refresh())
 
     async def _probe(self) -> bool:
         try:
@@ -423,7 +419,8 @@ class Upstream:
         self._refusal = None
         return False
 
-    async def _read_gauges(self) -> Gauges | None:
+    async def refresh(self) -> Gauges | None:
+        """Read the gauges now; None if the upstream has none, or does not answer."""
         if not self._has_gauges:
             return None
         try:

@@ -93,7 +93,7 @@ def planned(wish: Wish, gpus: Group, port: int, log: Path, python: Path, environ
         wish.model,
         _environment(environment, gpus, wish.options),
     )
-    return Planned(_name(gpus), launch, log)
+    return Planned(device_name([gpu.index for gpu in gpus]), launch, log)
 
 
 def find_weights(given: str) -> str:
@@ -205,10 +205,9 @@ def _command(model: str, wish: Wish, gpus: Group, port: int) -> tuple[str, ...]:
     )
 
 
-def _name(gpus: Group) -> str:
-    if not gpus:
-        return "the CPU"
-    return f"GPU{'s' if len(gpus) > 1 else ''} {','.join(str(gpu.index) for gpu in gpus)}"
+def device_name(gpus: Sequence[int]) -> str:
+    """Return a name for messages: the GPUs with these numbers, or the CPU if there are none."""
+    return f"GPU{'s' if len(gpus) > 1 else ''} {','.join(map(str, gpus))}" if gpus else "the CPU"
 
 
 def slug(gpus: Group) -> str:

@@ -17,6 +17,7 @@ from orchestrator.server.engines.gpus import Gpu, Group, find_gpus
 from orchestrator.server.engines.launch import (
     Planned,
     Wish,
+    device_name,
     engine_ports,
     find_python,
     find_weights,
@@ -165,7 +166,8 @@ class LocalDriver:
         if before is None or before.report.problem != problem:
             self._tell(f"{key[0]} is not started: {problem}")
         url = f"http://127.0.0.1:{self._ports[key]}/v1"
-        report = EngineReport(self._name(key[1]), key[0], key[1], url, state, 0.0, problem=problem)
+        device = device_name(() if self._is_cpu else key[1])
+        report = EngineReport(device, key[0], key[1], url, state, 0.0, problem=problem)
         self._refused[key] = _Refused(report, time.monotonic())
 
     def stop(self, model: str, slots: Slots) -> None:
@@ -201,9 +203,6 @@ class LocalDriver:
             engine.join()
         self._engines.clear()
         self._stack.close()
-
-    def _name(self, slots: Slots) -> str:
-        return "the CPU" if self._is_cpu else f"GPU{'s' if len(slots) > 1 else ''} {','.join(map(str, slots))}"
 
     def _memory(self, slots: Slots) -> int | None:
         if self._is_cpu:
