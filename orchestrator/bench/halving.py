@@ -93,7 +93,7 @@ def contest_of(
         for options in entered:
             if options not in made:
                 missing = sum(one not in made for one in entered)
-                return Contest(options, number, first_seconds * 2**number, missing + _coming(len(entered)))
+                return Contest(options, number, first_seconds * 2**number, missing + _remaining_runs(len(entered)))
         standing = [made[options] for options in entered]
         well = sorted(
             (run for run in standing if run.rows_per_second is not None), key=lambda run: -(run.rows_per_second or 0)
@@ -109,8 +109,7 @@ def contest_of(
         number += 1
 
 
-def _coming(entered: int) -> int:
-    """Estimate the number of runs after a round with this many candidates."""
+def _remaining_runs(entered: int) -> int:
     total = 0
     while entered > 2:
         entered = max(2, ceil(entered / 2))

@@ -70,14 +70,14 @@ def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) 
     """
     latest = {point.concurrency: point for point in points}
     seen = [latest[concurrency] for concurrency in sorted(latest)]
-    good, ceiling = _standing(seen)
+    good, ceiling = _below_failure(seen)
     if not good:
         lowest = ceiling or FIRST
         if not seen or lowest > FIRST:
             return Measure(max(FIRST, lowest // 2) if seen else FIRST, "the lowest concurrency")
         return NoKnee(f"the engine fails at {lowest} at once")
     best = max(good, key=lambda point: (point.rows_per_second, -point.concurrency))
-    disputed = _disputed(points, good, ceiling)
+    disputed = _unconfirmed_end(points, good, ceiling)
     if disputed is not None and not settle:
         return Measure(disputed, f"throughput stopped growing at {disputed} without an error: measured again")
     if disputed is not None and disputed == ceiling:
@@ -86,7 +86,7 @@ def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) 
     return further if further is not None else _narrower(good, best, ceiling, settle=settle)
 
 
-def _standing(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]:
+def _below_failure(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]:
     """Return the points below the first failure, and the concurrency of that failure."""
     good: list[SweepPoint] = []
     best = 0.0
@@ -99,7 +99,7 @@ def _standing(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]
     return good, None
 
 
-def _disputed(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling: int | None) -> int | None:
+def _unconfirmed_end(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling: int | None) -> int | None:
     """Return the concurrency at which growth ended without an error, if it was measured only once."""
     ends = good[-1].concurrency if ceiling is None and not _grows(good) else ceiling
     seen = [point for point in points if point.concurrency == ends]

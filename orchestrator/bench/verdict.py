@@ -40,7 +40,7 @@ class Verdict(Struct, frozen=True):
     @property
     def sentence(self) -> str:
         what = number_of(self.documents, "document") if self.documents else number_of(self.rows, "row")
-        told = [f"{self.rows_per_hour:,.0f} rows an hour", f"{what} done by {_clock(self.done_at, self.at)}"]
+        told = [f"{self.rows_per_hour:,.0f} rows an hour", f"{what} done by {_local_time(self.done_at, self.at)}"]
         local = f"{money(self.per_1000_usd)} per 1,000 rows"
         if self.hosted_per_1000_usd is None:
             return "; ".join([*told, local]) + "."
@@ -72,9 +72,8 @@ class Verdict(Struct, frozen=True):
         }
 
 
-def _clock(at: datetime, now: datetime) -> str:
-    """Format a time in this machine's time zone, with the day if the time alone would be ambiguous."""
-    local = at.astimezone()
+def _local_time(at: datetime, now: datetime) -> str:
+    local = at.astimezone()  # with the day if the time alone would be ambiguous
     return f"{local:%H:%M}" if at - now < NIGHT else f"{local:%a %Y-%m-%d %H:%M}"
 
 

@@ -160,7 +160,7 @@ def _show_answers(folder: Path) -> None:
     rows = [json.loads(line) for line in fetched.splitlines()]
     documents: dict[str, dict[str, Any]] = {}
     for row in rows:
-        documents.setdefault(_key(row["document"]), {})[row["task"]] = row
+        documents.setdefault(_path_in_packages(row["document"]), {})[row["task"]] = row
     declared = dict(_declared_families())
     rest = max(18, shutil.get_terminal_size().columns - sum(WIDTHS) - 2 * len(WIDTHS))
     _show_line(("package", "declared", "family", "holder", "summary"), rest)
@@ -178,7 +178,7 @@ def _show_answers(folder: Path) -> None:
     show(f"family: {right} of {len(scored)} as the package declares it")
     show(f"rows: {len(rows) - len(failed)} of {len(rows)} succeeded")
     for row in failed[:3]:
-        show(f"  {_package(_key(row['document']))} {row['task']}: {row['error']['code']}")
+        show(f"  {_package(_path_in_packages(row['document']))} {row['task']}: {row['error']['code']}")
     _orch(folder, "report", "cost", "--job", job["job"])
     show("")
     show(f"merged rows: {os.path.relpath(job['output'])}")
@@ -195,24 +195,23 @@ def _answer(row: dict[str, Any]) -> str:
     return cut(" ".join(str(output if output is not None else "—").split()), 60)
 
 
-def _key(document: str) -> str:
-    """Return a document's path below the packages' folder."""
+def _path_in_packages(document: str) -> str:
     return document.split("site-packages/", 1)[-1]
 
 
 def _package(document: str) -> str:
-    return _key(document).split(".dist-info")[0].rpartition("/")[2]
+    return _path_in_packages(document).split(".dist-info")[0].rpartition("/")[2]
 
 
 def _declared_families() -> Iterator[tuple[str, str]]:
     for package in distributions():
-        declared = _declaration(package)
+        declared = _declared_licence(package)
         for path in package.files or ():
             if ".dist-info/" in str(path) and path.name.upper().startswith(("LICENSE", "LICENCE")):
                 yield str(path), _family(declared)
 
 
-def _declaration(package: Distribution) -> str:
+def _declared_licence(package: Distribution) -> str:
     meta = package.metadata
     classifiers = [line for line in meta.get_all("Classifier") or () if line.startswith("License ::")]
     texts = [*(meta.get_all("License-Expression") or ()), *classifiers, *(meta.get_all("License") or ())]
@@ -220,5 +219,4 @@ def _declaration(package: Distribution) -> str:
 
 
 def _family(name: str) -> str:
-    """Return the family in a licence's name; empty if unknown."""
     return next((family for sign, family in FAMILIES.items() if sign in name.upper()), "")

@@ -58,7 +58,7 @@ def find_pages() -> dict[str, Path]:
 
     The name without its folder also works, unless an earlier folder has a page with this name.
     """
-    root = _folder()
+    root = _pages_folder()
     pages: dict[str, Path] = {}
     for folder in FOLDERS:
         for page in sorted((root / folder).glob("*.md" if not folder else "**/*.md")):
@@ -69,8 +69,7 @@ def find_pages() -> dict[str, Path]:
     return pages
 
 
-def _folder() -> Path:
-    """Return the folder of the pages, in the installed distribution or in the checkout."""
+def _pages_folder() -> Path:
     try:
         for file in distribution("orch-batch").files or ():
             if str(file).endswith(f"{INSTALLED}README.md"):

@@ -181,7 +181,7 @@ def serve(
     tell = _teller(log_format)
     stop = Stop()
     with stop.on_signals(), ExitStack() as stack:
-        sockets = _doors(stack, root, where)
+        sockets = _claim_addresses(stack, root, where)
         if replica is None:
             _require_keys(root, where, settings, folder)
         supervisor = fleet = None
@@ -265,7 +265,7 @@ def _turn(replica: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
     return take_turn(replica, root, LAYOUT, is_over, tell)
 
 
-def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
+def _claim_addresses(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
     """Claim the folder and addresses before anything slow starts, so that no second server can use them."""
     from orchestrator.server.listen import bind_tcp, bind_unix, only_server
 
@@ -367,7 +367,7 @@ async def _greet(service: Service, sockets: list[socket.socket], where: Where, t
     if where.uds is not None:
         tell(f"serving {service.root} at the Unix socket {where.uds}, {keys}")
     if where.port is not None:
-        url = _url(where.host, sockets[0].getsockname()[1])
+        url = _client_url(where.host, sockets[0].getsockname()[1])
         secret = "...    # the secret that `orch keys add` showed" if service.settings.require_keys else "none-needed"
         tell(
             f"serving {service.root} at {url}, {keys}\n"
@@ -383,7 +383,6 @@ async def _greet(service: Service, sockets: list[socket.socket], where: Where, t
         tell(f"upstream {upstream.shown}: {state}")
 
 
-def _url(host: str, port: int) -> str:
-    """Return the URL for clients on this machine."""
+def _client_url(host: str, port: int) -> str:
     shown = HOST if host in ("", "0.0.0.0") else "::1" if host == "::" else host
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

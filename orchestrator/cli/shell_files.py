@@ -84,7 +84,7 @@ def manual_page() -> str:
 
     top = click.Context(root, info_name="orch")
     lines = [
-        f'.TH ORCH 1 "" "orch {__version__}" "orch"', ".SH NAME", _plain(f"orch - {_first(root)}"), ".SH SYNOPSIS",
+        f'.TH ORCH 1 "" "orch {__version__}" "orch"', ".SH NAME", _escaped(f"orch - {_first(root)}"), ".SH SYNOPSIS",
         r"\fBorch\fP COMMAND [OPTIONS]", ".SH DESCRIPTION", *_text(root.help or ""), ".SH COMMANDS",
     ]  # fmt: skip
     for name in COMMANDS:
@@ -92,17 +92,17 @@ def manual_page() -> str:
         assert command is not None
         lines += _command(command, click.Context(command, info_name=name, parent=top))
     lines += [".SH EXIT STATUS", "0 done, 1 failed rows or a failed job, 2 usage or bad input, 3 refused, 4 backend,"]
-    lines += ["network or storage.", ".SH SEE ALSO", _plain("`orch help` lists the pages of the documentation.")]
+    lines += ["network or storage.", ".SH SEE ALSO", _escaped("`orch help` lists the pages of the documentation.")]
     return "\n".join(lines) + "\n"
 
 
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     usage = " ".join(command.collect_usage_pieces(context))
-    yield f".SS {_plain(f'{context.command_path} {usage}')}"
+    yield f".SS {_escaped(f'{context.command_path} {usage}')}"
     yield from _text(command.help or "")
     for parameter in command.get_params(context):
         if (record := parameter.get_help_record(context)) is not None and record[1]:
-            yield from (".TP", rf"\fB{_plain(record[0])}\fP", _plain(record[1]))
+            yield from (".TP", rf"\fB{_escaped(record[0])}\fP", _escaped(record[1]))
     for name, inner in (command.commands if isinstance(command, click.Group) else {}).items():
         yield from _command(inner, click.Context(inner, info_name=name, parent=context))
 
@@ -118,12 +118,11 @@ def _text(text: str) -> Iterator[str]:
         yield ".PP"
         if keeps_lines:
             yield ".nf"
-        yield from (_plain(line.strip()) for line in paragraph.lstrip(" \b\n").splitlines())
+        yield from (_escaped(line.strip()) for line in paragraph.lstrip(" \b\n").splitlines())
         if keeps_lines:
             yield ".fi"
 
 
-def _plain(text: str) -> str:
-    """Return a text as one line, with roff markup escaped."""
+def _escaped(text: str) -> str:
     text = " ".join(text.split()).replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{text}" if text.startswith((".", "'")) else text

@@ -53,7 +53,7 @@ def status(job_name: str | None, watch: bool, show_all: bool, as_json: bool) -> 
 
 def _list_jobs(show_all: bool, as_json: bool) -> None:
     limit = None if show_all else NEWEST + 1
-    settings, lines, schedules, removed = _looked(lambda settings, store: _listing(settings, store, limit))
+    settings, lines, schedules, removed = _read_quickly(lambda settings, store: _listing(settings, store, limit))
     shown = lines if show_all else lines[:NEWEST]
     if as_json:
         print_json([line.to_json() for line in shown])
@@ -79,7 +79,7 @@ def _listing(
     return lines, store.schedules.all(), settings.removed(lines, store.shards.of_job)
 
 
-def _looked(
+def _read_quickly(
     look: Callable[[CommandSettings, Store | StatusReader], tuple[Lines, Schedules, Sequence[str]]],
 ) -> tuple[CommandSettings, Lines, Schedules, Sequence[str]]:
     """Read with the quick status reader if possible, otherwise with the store."""

@@ -164,11 +164,11 @@ class _Told:
         if (daemon.problem or "") != self._problem:
             self._problem = daemon.problem or ""
             self.say([self._problem or "working again"])
-        self.say(self._moved())
+        self.say(self._new_states())
 
-    def _moved(self) -> Iterator[str]:
-        """Yield new states of this home's jobs. Other homes that share the database report their own jobs."""
+    def _new_states(self) -> Iterator[str]:
         context, store = self._context, self._context.store
+        # Other homes may share the database, and report their own jobs.
         going = [job for job in store.jobs.unfinished(context.home.identity()) if not job.options.get("dry_run")]
         going = going[:MOST_JOBS]
         left = self._jobs.keys() - {job.id for job in going}

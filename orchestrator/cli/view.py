@@ -30,16 +30,14 @@ def view(address: tuple[str, int], names: tuple[str, ...], acts: bool) -> int:
     with (
         opened() as context,
         interruptible() as interrupted,
-        serve_pages(bound(*address), context, PagesOptions(address[0], names, acts), _Current(context)),
+        serve_pages(bound(*address), context, PagesOptions(address[0], names, acts), _CurrentContext(context)),
     ):
         while not interrupted():
             time.sleep(LOOK_SECONDS)  # another thread serves the pages; this thread only waits for a signal
     return 0
 
 
-class _Current:
-    """Returns the home's context, opened anew after a change of orch.toml."""
-
+class _CurrentContext:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._stamp = self._look()

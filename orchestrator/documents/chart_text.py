@@ -31,17 +31,15 @@ def chart_lines(package: Package, part: str, limit: TextLimit) -> list[str]:
     return chart.lines()
 
 
-def _shortest(text: str) -> str:
-    """Return a number without floating-point noise: 0.164 for 0.16400000000000001."""
-    return repr(float(text)) if _LONG.fullmatch(text) else text
+def _without_float_noise(text: str) -> str:
+    return repr(float(text)) if _LONG.fullmatch(text) else text  # 0.164 for 0.16400000000000001
 
 
 def _is_date(code: str) -> bool:
     return _DAY_OR_YEAR.search(_NO_FORMAT.sub("", code)) is not None
 
 
-def _day(text: str) -> str:
-    """Return the date for one of Excel's day numbers; any other text unchanged."""
+def _excel_date(text: str) -> str:
     days = text.partition(".")[0]
     return str(_BEFORE + timedelta(int(days))) if days.isdigit() and len(days) < 7 else text
 
@@ -109,7 +107,9 @@ class _Chart:
         if self._point < MAX_POINTS:
             key = f"{what}{self._level}" if what in _CATEGORIES and self._level > 1 else what
             is_date = self._is_date and what in _CATEGORIES
-            self._series[-1].setdefault(key, {})[self._point] = _day(text) if is_date else _shortest(text)
+            self._series[-1].setdefault(key, {})[self._point] = (
+                _excel_date(text) if is_date else _without_float_noise(text)
+            )
 
     def lines(self) -> list[str]:
         values = [one.get("val") or one.get("yVal") or {} for one in self._series]

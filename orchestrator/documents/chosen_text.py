@@ -47,19 +47,18 @@ def drawing(data: bytes, encoding: str | None, most: int) -> Text:
     except SelectolaxError as error:  # the parser fails only for lack of memory
         raise MemoryError from error
     for node in page.css(_DRAWN):
-        if _is_instead(node):
+        if _is_switch_fallback(node):
             continue
         if node.tag == _FOREIGN:
             text = block_text(node)
         else:
-            text = "\n".join(" ".join(line.split()) for line in "".join(_pieces(node)).split("\n"))
+            text = "\n".join(" ".join(line.split()) for line in "".join(_text_pieces(node)).split("\n"))
         limit.text(text)
         lines.append(text.strip())
     return clean("\n".join(filter(None, lines))), {}
 
 
-def _is_instead(node: LexborNode) -> bool:
-    """Return True for a fallback inside a `<switch>`, which is drawn only if the first choice cannot be."""
+def _is_switch_fallback(node: LexborNode) -> bool:
     while (above := node.parent) is not None:
         first = next(above.iter(), node) if above.tag == "switch" else node
         if first.mem_id != node.mem_id and "systemlanguage" not in map(str.lower, first.attributes):
@@ -68,7 +67,7 @@ def _is_instead(node: LexborNode) -> bool:
     return False
 
 
-def _pieces(text: LexborNode) -> Iterator[str]:
+def _text_pieces(text: LexborNode) -> Iterator[str]:
     for node in text.traverse(include_text=True):
         if node.tag == "-text":
             yield (node.text_content or "").replace("\n", " ")
@@ -108,7 +107,7 @@ def notebook(data: bytes, encoding: str | None, most: int) -> Text:
 
 def _parts(read: _Notebook) -> Iterator[str]:
     for cell in (*read.cells, *(cell for sheet in read.worksheets for cell in sheet.cells)):
-        source = _joined(cell.source) or _joined(cell.input)
+        source = _joined_lines(cell.source) or _joined_lines(cell.input)
         if cell.cell_type == "code":
             source = f"```\n{source}\n```" if source.strip() else ""
         yield from filter(str.strip, (source, *_outputs(cell.outputs)))
@@ -116,7 +115,7 @@ def _parts(read: _Notebook) -> Iterator[str]:
 
 def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
     for output in outputs:
-        text = _joined(output.get("text")) or _richest(output.get("data"))
+        text = _joined_lines(output.get("text")) or _richest(output.get("data"))
         if not text and "ename" in output:
             text = f"{output['ename']}: {output.get('evalue', '')}"
         yield text
@@ -125,15 +124,14 @@ def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
 def _richest(data: Any) -> str:
     if not isinstance(data, dict):
         return ""
-    plain, *others = (_joined(data.get(f"text/{form}")) for form in ("plain", "markdown", "html", "latex"))
+    plain, *others = (_joined_lines(data.get(f"text/{form}")) for form in ("plain", "markdown", "html", "latex"))
     if plain and not _OBJECT.fullmatch(plain):
         return plain
     markdown, html, latex = others
     return markdown or (html and extract(html.encode(), "utf-8")[0]) or latex or plain
 
 
-def _joined(text: Any) -> str:
-    """Return notebook text, which is a string or a list of lines."""
+def _joined_lines(text: Any) -> str:
     if isinstance(text, list):
         return "".join(line for line in text if isinstance(line, str))
     return text if isinstance(text, str) else ""

@@ -92,7 +92,7 @@ def _without_margins(text: str) -> str:
     if len(pages) < FEWEST_PAGES:
         return text
     for is_foot in (False, True):
-        edges = [_edge(page, number, is_foot=is_foot) for number, page in enumerate(pages, 1)]
+        edges = [_outer_lines(page, number, is_foot=is_foot) for number, page in enumerate(pages, 1)]
         on_pages = Counter(mark for edge in edges for mark in {mark for line in edge for mark in line.marks})
         repeated = {mark for mark, many in on_pages.items() if 2 * many > len(pages) and many >= FEWEST_PAGES}
         told: set[tuple[int, int | None]] = set()
@@ -110,8 +110,7 @@ def _without_margins(text: str) -> str:
     return PAGE_BREAK.join("\n".join(page) for page in pages)
 
 
-def _edge(page: list[str], number: int, *, is_foot: bool) -> list[_Line]:
-    """Return the outermost non-empty lines of a page, from its edge inwards."""
+def _outer_lines(page: list[str], number: int, *, is_foot: bool) -> list[_Line]:
     order = range(len(page) - 1, -1, -1) if is_foot else range(len(page))
     there = [index for index in order if page[index].strip()][:MARGIN_LINES]
     return [_Line(index, _marks(" ".join(page[index].split()), number)) for index in there]

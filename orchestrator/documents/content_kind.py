@@ -39,7 +39,7 @@ def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
     Programs export text and web pages under the endings of old workbooks and letters, so these exports are read.
     Under other endings, a web page is usually a download's error page.
     """
-    found = _by_marks(data)
+    found = _by_signature(data)
     if found is None and kind in (SHEETS, CONVERTED):
         if _PAGE.match(data) is not None:
             found = "html"
@@ -50,8 +50,7 @@ def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
     return None if found == kind else found
 
 
-def _by_marks(data: bytes) -> str | None:
-    """Return the content's kind by the signature that its format requires."""
+def _by_signature(data: bytes) -> str | None:
     if data.startswith(b"%PDF-"):
         return "pdf"
     if data.startswith(b"{\\rtf"):

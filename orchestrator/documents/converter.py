@@ -150,7 +150,7 @@ class Converter:
             raise _unsupported(f"there is no program {self._called}")
         if data is None:
             data = read_all(open_file, file.path, file.within, file.max_bytes)
-        if _is_locked(data):
+        if _needs_password(data):
             raise encrypted()
         ending = split_name(file.relative)[1].lower()
         kind, target = LEGACY[ending]
@@ -210,8 +210,7 @@ class Converter:
         return lines[-1].strip()[:_SHOWN] if lines else f"it ended with {process.returncode}"
 
 
-def _is_locked(data: bytes) -> bool:
-    """Return True if an old binary document needs a password."""
+def _needs_password(data: bytes) -> bool:
     if not data.startswith(OLE):
         return False
     if is_locked(data) or "EncryptedSummary".encode("utf-16-le") in data or _LOCKED_SLIDES in data:

@@ -135,7 +135,7 @@ class _Feed:
             if isinstance(line, TooLong):
                 self.size += line.size
                 self._quotes += line.quotes
-                raise self._given_up()
+                raise self._skip_record()
             if self.size or not line.isspace():
                 return self._to_parser(line)
             self.passed += 1
@@ -148,11 +148,11 @@ class _Feed:
         self.size += len(line) + 1
         self._quotes += line.count(b'"')
         if self.size > self._limit + 1:
-            raise self._given_up()
+            raise self._skip_record()
         return line.decode("utf-8") + "\n"
 
-    def _given_up(self) -> _TooLarge:
-        """Skip the rest of an overlong record, up to the line that closes its quote."""
+    def _skip_record(self) -> _TooLarge:
+        """Skip to the line that closes the record's quote, and return the error."""
         while self._quotes % 2 and (line := next(self._source, None)) is not None:
             if isinstance(line, Blanks):
                 self._line += line.number

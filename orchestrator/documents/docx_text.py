@@ -104,7 +104,7 @@ def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -
     kept = {relation.id: relation.target for relation in relations if relation.kind == "aFChunk"}
 
     def kept_lines(ident: str) -> list[str]:
-        lines = _of_kept(package, kept.get(ident, ""), limit, losses, depth)
+        lines = _alt_chunk_lines(package, kept.get(ident, ""), limit, losses, depth)
         losses["part in another format"] += not any(lines)
         return lines
 
@@ -121,8 +121,7 @@ def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -
             yield from drawn_lines(package, main, limit, losses)
 
 
-def _of_kept(package: Package, part: str, limit: TextLimit, losses: Losses, depth: int) -> list[str]:
-    """Return the lines of an altChunk, a part in another format such as HTML; empty if unreadable."""
+def _alt_chunk_lines(package: Package, part: str, limit: TextLimit, losses: Losses, depth: int) -> list[str]:
     if not package.holds(part) or depth > MOST_DEPTH:
         return []
     data, kind = package.whole(part), kind_of(part, {}, as_rows=False)
@@ -230,7 +229,7 @@ class _Text:
                 self._pieces.append(mark)
                 return None
         elif parent is _In.DRAWING:
-            self._lose(name, attributes)
+            self._count_loss(name, attributes)
             return _In.BLOCKS if tag in _BOXES else _In.DRAWING
         elif parent is _In.CHOICES:
             return _In.INLINE if tag == _CHOICE else None
@@ -257,8 +256,7 @@ class _Text:
                 self.lines += lines
         return None
 
-    def _lose(self, name: str, attributes: dict[str, str]) -> None:
-        """Count a drawing's contents that have no text."""
+    def _count_loss(self, name: str, attributes: dict[str, str]) -> None:
         if name in ("blip", "imagedata"):
             self._losses["picture"] += 1
         elif name == "OLEObject" and not attributes.get("ProgID", "").startswith("Equation"):

@@ -115,7 +115,7 @@ def encoding_of(data: bytes, encoding: str | None = None, declared: str | None =
     except UnicodeDecodeError as error:
         from orchestrator.documents.encoding_guess import guess
 
-        return (declared and _decodes(data, declared)) or guess(data, error.start)
+        return (declared and _declared_encoding(data, declared)) or guess(data, error.start)
 
 
 def _told_by_bytes(data: bytes) -> str | None:
@@ -197,7 +197,7 @@ def decode_declared(data: bytes, declared: str | None) -> str:
 
     Raises ExtractionError (encoding) as `decode` does.
     """
-    name = declared and _decodes(data, declared)
+    name = declared and _declared_encoding(data, declared)
     return clean(_strictly(data, name)) if name else decode(data)
 
 
@@ -222,8 +222,7 @@ def wide_without_bom(data: bytes) -> str | None:
     return None
 
 
-def _decodes(data: bytes, declared: str) -> str | None:
-    """Return the encoding that a file means by `declared` if its bytes fit, else None."""
+def _declared_encoding(data: bytes, declared: str) -> str | None:
     try:
         name = codecs.lookup(declared).name
     except LookupError:

@@ -66,12 +66,12 @@ def guess(data: bytes, at: int) -> str:
 
     Raises ExtractionError (encoding) if no encoding fits, or more than one.
     """
-    if _mostly_utf8(data):
+    if _is_damaged_utf8(data):
         raise ExtractionError(
             DocumentProblem.ENCODING,
             f"The text is UTF-8 with damaged bytes (the first is byte {at}); fix the file or set `encoding`.",
         )
-    sample = _telling(data, at)
+    sample = _non_ascii_sample(data, at)
     found = _without_controls(readings(sample))
     likely = _likely(_TAG.sub(b" ", sample))
     name = _clearly_best(found, likely, sample) or _by_letters(sample, likely)
@@ -79,7 +79,9 @@ def guess(data: bytes, at: int) -> str:
     if name is not None and not is_foreign and _decodes(data, name):
         return name
     names = (
-        [] if is_foreign else _distinct([one.encoding for one in found] or [one for one, _ in likely][:_FEW_LIKELY])
+        []
+        if is_foreign
+        else _without_aliases([one.encoding for one in found] or [one for one, _ in likely][:_FEW_LIKELY])
     )
     reason = f"it may be {', '.join(names[:3])}" if names else "it fits no known encoding"
     raise ExtractionError(
@@ -100,8 +102,7 @@ def _without_controls(found: list[Reading]) -> list[Reading]:
     return [one for one in found if _CONTROL.search(one.text) is None] or found
 
 
-def _distinct(names: list[str]) -> list[str]:
-    """Return the names without aliases of the same encoding."""
+def _without_aliases(names: list[str]) -> list[str]:
     found: dict[str, str] = {}
     for name in names:
         with suppress(LookupError):
@@ -112,7 +113,7 @@ def _distinct(names: list[str]) -> list[str]:
 def best_guess(data: bytes) -> str | None:
     """Return the most likely encoding even if others are close; None if none can decode the bytes."""
     at = next((at for at, byte in enumerate(data) if byte > 127), 0)
-    sample = _telling(data, at)
+    sample = _non_ascii_sample(data, at)
     found = sorted(readings(sample), key=lambda one: one.oddities)
     likely = [name for name, _ in _likely(sample)[:_FEW_LIKELY]]
     likely.sort(key=lambda name: (oddities(_decodes(sample, name) or "\ufffd" * len(sample)), name not in _COMMON))
@@ -213,8 +214,7 @@ def _decodes(sample: bytes, name: str) -> str | None:
         return None
 
 
-def _telling(data: bytes, at: int) -> bytes:
-    """Return at most SAMPLE_BYTES of the non-ASCII lines, from the first one on. ASCII lines reveal no encoding."""
+def _non_ascii_sample(data: bytes, at: int) -> bytes:
     start = max(data.rfind(b"\n", 0, at) + 1, at - 1024)
     lines = b"\n".join(line for line in data[start : start + 16 * SAMPLE_BYTES].split(b"\n") if not line.isascii())
     if len(lines) <= SAMPLE_BYTES:
@@ -224,8 +224,7 @@ def _telling(data: bytes, at: int) -> bytes:
     return lines[: end if end > 0 else SAMPLE_BYTES]
 
 
-def _mostly_utf8(data: bytes) -> bool:
-    """Return True for damaged UTF-8: more valid multi-byte characters than broken ones."""
+def _is_damaged_utf8(data: bytes) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     others = broken = 0
     for at in range(0, len(data), _PIECE):

@@ -24,12 +24,12 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     del encoding  # the book's pages declare their own encoding
     try:
         package = Package(data)
-        index = _index(package)
-        title, order = _contents(package, index)
-        locked = _locked(package)
+        index = _index_part(package)
+        title, order = _title_and_parts(package, index)
+        locked = _encrypted_parts(package)
         chapters, size, losses = [], 0, Losses()
         for part in order:
-            if part in locked:
+            if part in locked:  # books without copy protection encrypt only fonts
                 raise encrypted()
             if not package.holds(part):
                 losses["missing chapter"] += 1
@@ -50,8 +50,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     return PAGE_BREAK.join(filter(None, chapters)), {"title": title, **losses.notes()}
 
 
-def _index(package: Package) -> str:
-    """Return the part that lists the book's contents."""
+def _index_part(package: Package) -> str:
     found: list[str] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -62,8 +61,7 @@ def _index(package: Package) -> str:
     return found[0]
 
 
-def _contents(package: Package, index: str) -> tuple[str, list[str]]:
-    """Return the title and the parts of the book in order, without duplicates."""
+def _title_and_parts(package: Package, index: str) -> tuple[str, list[str]]:
     folder = posixpath.dirname(index)
     items: dict[str, str] = {}
     order: dict[str, None] = {}
@@ -90,8 +88,7 @@ def _contents(package: Package, index: str) -> tuple[str, list[str]]:
     return " ".join("".join(title).split()), list(order)
 
 
-def _locked(package: Package) -> frozenset[str]:
-    """Return the encrypted parts. Books without copy protection encrypt only fonts."""
+def _encrypted_parts(package: Package) -> frozenset[str]:
     found: list[str] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:

@@ -69,7 +69,7 @@ def is_garbled(text: str) -> bool:
         if broken > _SOME_BROKEN * len(solid) and len(solid) >= _LONG and is_wordless(text):
             return True
     text = text[:MOST_JUDGED]
-    if _is_mixed(text) or _is_swapped(text):
+    if _mixes_scripts(text) or _is_swapped(text):
         return True
     return not _has_small_words(text) and (_are_numbered(text) or _is_shifted(_LEADERS.sub(" ", text)))
 
@@ -85,8 +85,7 @@ def is_wordless(text: str) -> bool:
     return western >= max(_ONLY_WESTERN * len(letters), _LONG / 2) and not _has_small_words(_BROKEN.sub(" ", text))
 
 
-def _is_mixed(text: str) -> bool:
-    """Return True if words consist of letters of many scripts."""
+def _mixes_scripts(text: str) -> bool:
     first, end = _MANY_SCRIPTS
     if max(text, default="") < first:
         return False

@@ -144,7 +144,7 @@ def readings(data: bytes) -> list[Reading]:
             text = data.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if text not in found and (least := min(_fits(text, encoding), default=None)) is not None:
+        if text not in found and (least := min(_oddities_by_language(text, encoding), default=None)) is not None:
             found[text] = Reading(encoding, text, least)
     return list(found.values())
 
@@ -161,8 +161,7 @@ def small_words(text: str) -> float:
     return max(shares)
 
 
-def _fits(text: str, encoding: str) -> Iterator[int]:
-    """Yield the number of oddities for each possible language."""
+def _oddities_by_language(text: str, encoding: str) -> Iterator[int]:
     foreign = Counter(char for char in text if char > "\x7f")
     yield from (0 for script in SCRIPTS if encoding in script.encodings and _is_script(foreign, script))
     words = Counter(_WORD.findall(text))

@@ -142,8 +142,8 @@ def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
     held, ascii_so_far = b"", True
     for piece in pieces:
         data = held + piece
-        valid = _valid_utf8(data)
-        if len(data) - valid > 3 or not _may_continue(data[valid:]):
+        valid = _utf8_prefix_length(data)
+        if len(data) - valid > 3 or not _is_incomplete_character(data[valid:]):
             yield from _not_utf8(data, pieces, valid, encoding, is_first=ascii_so_far)
             return
         held = data[valid:]
@@ -153,8 +153,7 @@ def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
         yield from _not_utf8(held, pieces, 0, encoding, is_first=ascii_so_far)
 
 
-def _valid_utf8(data: bytes) -> int:
-    """Return the number of leading bytes that are UTF-8."""
+def _utf8_prefix_length(data: bytes) -> int:
     if data.isascii():
         return len(data)
     try:
@@ -164,8 +163,7 @@ def _valid_utf8(data: bytes) -> int:
     return len(data)
 
 
-def _may_continue(rest: bytes) -> bool:
-    """Return True if `rest` is the beginning of a character that the next piece may complete."""
+def _is_incomplete_character(rest: bytes) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         decoder.decode(rest)

@@ -77,7 +77,7 @@ def _of_multipart(part: Part, kind: str, found: Sections) -> list[Part]:
     elif kind == "multipart/encrypted":
         found.lost.append((part, encrypted()))
     elif kind == "multipart/alternative":
-        best = _best(inner)
+        best = _preferred_form(inner)
         found.attached.extend(_attached_to(one for one in inner if one is not best))
         return [best]
     else:
@@ -108,8 +108,7 @@ def _take_named_text(found: Sections) -> None:
         found.texts.append(part)
 
 
-def _best(forms: list[Part]) -> Part:
-    """Return the plain text of several forms, or else HTML, or else the last form, which is the richest."""
+def _preferred_form(forms: list[Part]) -> Part:
     plain = [one for one in forms if type_of(one) == "text/plain" and payload(one).strip()]
     rich = [one for one in forms if type_of(one) in ("text/html", "multipart/related", "multipart/mixed")]
     return (plain or rich[::-1] or [one for one in forms if type_of(one) != "text/calendar"][::-1] or forms)[0]

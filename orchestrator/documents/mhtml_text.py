@@ -14,7 +14,7 @@ from orchestrator.documents.office import damaged
 def extract(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, object]]:
     """Return the text and `{"title": ...}`. Raises ExtractionError, MemoryError."""
     try:
-        page = _page(email.message_from_bytes(data, policy=email.policy.compat32))
+        page = _saved_page(email.message_from_bytes(data, policy=email.policy.compat32))
         held = None if page is None else page.get_payload(decode=True)
         charset = None if page is None else page.get_content_charset()
     except MemoryError:
@@ -29,7 +29,6 @@ def extract(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str
     return html_text.extract(held, encoding, most)
 
 
-def _page(archive: Message) -> Message | None:
-    """Return the first page of an archive, which is the saved page; frames have their own sections."""
+def _saved_page(archive: Message) -> Message | None:
     pages = ("text/html", "application/xhtml+xml")
     return next((part for part in archive.walk() if part.get_content_type() in pages), None)

@@ -124,7 +124,7 @@ class _Text:
             case "section" | "hidden-text" if about.get("display") == "none" or about.get("is-hidden") == "true":
                 self._skipped = 1
             case "p" | "h":
-                self._paragraphs.append((self._mark(name, about), []))
+                self._paragraphs.append((self._prefix(name, about), []))
             case "s":
                 self._add(" " * _number(about.get("c")))
             case "span":
@@ -258,8 +258,7 @@ class _Text:
         self._lines[-1].append(self._break + line)
         self._break = ""
 
-    def _mark(self, name: str, about: dict[str, str]) -> str:
-        """Return a paragraph's prefix as a heading or list item."""
+    def _prefix(self, name: str, about: dict[str, str]) -> str:
         if name == "h":
             return "#" * min(6, _number(about.get("outline-level"))) + " "
         if not self._item_begins or not self._open_lists:

@@ -55,12 +55,12 @@ def repaired(data: bytes) -> tuple[bytes, str | None]:
     their records have no room for a text. Embedded workbooks are renamed, because the library would read the first
     that it finds. Raises the errors of `olefile` and `struct` for damage.
     """
-    name, stream = _workbook(data)
+    name, stream = _workbook_stream(data)
     if not name:
         return data, None
     data = _without_others(data, name)
     has_empty = _move_empty(stream)
-    sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
+    sparse = [at for at in _sheet_offsets(stream) if _is_sparse(stream, at)]
     is_wide = stream[4:6] != _EXCEL_5
     has_formats = not is_wide and _write_formats(stream)
     has_scripts = is_wide and write_scripts(stream, list(_records(stream, 0)))
@@ -86,12 +86,11 @@ def in_encoding(text: str, encoding: str) -> str:
 
 def needs_password(data: bytes) -> bool:
     """Return True if the cells are encrypted, by any of the old methods."""
-    name, stream = _workbook(data)
+    name, stream = _workbook_stream(data)
     return bool(name) and any(kind == _LOCK for kind, _, _ in _records(stream, 0))
 
 
-def _workbook(data: bytes) -> tuple[str, bytearray]:
-    """Return the name and bytes of the workbook's stream; empty if missing."""
+def _workbook_stream(data: bytes) -> tuple[str, bytearray]:
     if data.startswith(OLE):
         with compound.opened(io.BytesIO(data), "spreadsheets") as file:
             for name in _STREAMS:
@@ -207,8 +206,7 @@ def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:
             return
 
 
-def _sheets(stream: bytearray) -> list[int]:
-    """Return the offsets of the sheets."""
+def _sheet_offsets(stream: bytearray) -> list[int]:
     return [struct.unpack_from("<I", stream, at)[0] for kind, at, _ in _records(stream, 0) if kind == _SHEET]
 
 

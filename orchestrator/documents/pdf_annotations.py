@@ -68,7 +68,7 @@ def with_annotations(document: pypdfium2.PdfDocument, page: Any, layer: Any, tex
                 comments.append(f"[comment {len(comments) + 1}]: {author + ': ' if author else ''}{words}")
         finally:
             close(found)
-    text = _filled(text, fields)
+    text = _with_values(text, fields)
     return "\n".join(filter(None, (text, *typed, *comments)))
 
 
@@ -82,14 +82,13 @@ def _field(form: Any, found: Any, page: Any, layer: Any) -> list[_Field]:
         return []
     if not value:
         return []
-    label = _beside(found, page, layer, is_ticked=kind in _TICKED)
+    label = _label_beside(found, page, layer, is_ticked=kind in _TICKED)
     for read in (raw.FPDFAnnot_GetFormFieldAlternateName, raw.FPDFAnnot_GetFormFieldName):
         label = label or _utf16_text(lambda *rest, read=read: read(form, found, *rest))
     return [_Field(label, value, kind in _TICKED)]
 
 
-def _beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
-    """Return the text at a field's height: before the field, or after a tick box."""
+def _label_beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
     box = raw.FS_RECTF()
     if not raw.FPDFAnnot_GetRect(found, box):
         return ""
@@ -101,8 +100,7 @@ def _beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
     return lines[0] if len(lines) == 1 else ""
 
 
-def _filled(text: str, fields: list[_Field]) -> str:
-    """Return the text with each value after its label; a tick precedes its label."""
+def _with_values(text: str, fields: list[_Field]) -> str:
     if not fields:
         return text
     lines = text.split("\n")

@@ -156,7 +156,7 @@ def numbers_at(name: str, layer: Any, indexes: Sequence[int], width: int) -> Ite
 
     No Python code runs per index, because a page has thousands.
     """
-    read, (numbers, columns) = quick(name), _room(width)
+    read, (numbers, columns) = quick(name), _buffer(width)
     for first in range(0, len(indexes), _AT_ONCE):
         some = indexes[first : first + _AT_ONCE]
         ctypes.memset(numbers, 0, ctypes.sizeof(numbers))
@@ -166,8 +166,7 @@ def numbers_at(name: str, layer: Any, indexes: Sequence[int], width: int) -> Ite
 
 
 @cache
-def _room(width: int) -> tuple[Any, list[list[Any]]]:
-    """Return a buffer with rows of `width` numbers, and pointers to them by column."""
+def _buffer(width: int) -> tuple[Any, list[list[Any]]]:
     numbers = (ctypes.c_double * (_AT_ONCE * width))()
     size = ctypes.sizeof(ctypes.c_double)
     places = range(0, _AT_ONCE * width * size, width * size)
@@ -192,7 +191,7 @@ def _scripts(layer: Any, text: str, place: Callable[[int], int], glyph: Callable
             before = start - len(_LINE) * (start > first and text[start - 1] == "\n")
             pair = (at - 1, at) if start == first else (before - 1, start)
             is_near = start < stop <= start + _LONGEST and _are_beside(*map(glyph, pair))
-            if is_near and all(_is_known(layer, text, place, one) for one in pair):
+            if is_near and all(_matches_text(layer, text, place, one) for one in pair):
                 done = at
                 yield _Script(before, start, stop, change)
 
@@ -234,6 +233,5 @@ def _are_beside(last: _Glyph, one: _Glyph) -> bool:
     return 0 < last.step(one)[0] < _NEXT * max(1, one.size / last.size)
 
 
-def _is_known(layer: Any, text: str, place: Callable[[int], int], index: int) -> bool:
-    """Return True if PDFium's character at this index is the text's character."""
+def _matches_text(layer: Any, text: str, place: Callable[[int], int], index: int) -> bool:
     return bool(raw.FPDFText_GetUnicode(layer, place(index)) == ord(text[index]))

@@ -209,7 +209,7 @@ def _with_table(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines:
         taken = lines.of_cells(cells) if is_full else ()
     if not taken or not _is_table(cells, len(columns)):
         return lines
-    return lines.replaced(taken, [_row(line, of, columns) for line, of in zip(block, cells, strict=True)])
+    return lines.replaced(taken, [_row_text(line, of, columns) for line, of in zip(block, cells, strict=True)])
 
 
 def _boxes(layer: Any, scripted: Sequence[ScriptedWord]) -> list[Box]:
@@ -355,8 +355,7 @@ def _is_aligned(spans: Sequence[tuple[float, float]]) -> bool:
     )
 
 
-def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
-    """Return a line's cells separated by column; a column without a cell is empty."""
+def _row_text(line: Line, texts: list[str], columns: list[_Column]) -> str:
     cells = [""] * len(columns)
     begins = [left for left, _ in columns]
     for box, text in zip(line, texts, strict=True):

@@ -162,7 +162,7 @@ class Readers:
         """
         self._odd = 0
         under_way: deque[tuple[LocalOrder, Task | None]] = deque()
-        for order in map(self._limited, self._here(orders)):
+        for order in map(self._limited, self._with_local_files(orders)):
             under_way.append((order, self._begun(order)))
             while under_way and (len(under_way) > self._most_ahead or not self._has_room):
                 yield from self._taken(*under_way.popleft())
@@ -184,8 +184,7 @@ class Readers:
             return self._documents(order, None)
         return self._documents_of(order, self._pool.call(_call(order, first)), first)
 
-    def _here(self, orders: Iterable[Order]) -> Iterator[LocalOrder]:
-        """Yield each order once its file is local. Raises JobFilesError if a storage fails."""
+    def _with_local_files(self, orders: Iterable[Order]) -> Iterator[LocalOrder]:
         waiting = iter(orders)
         for order in waiting:
             if isinstance(order, RemoteOrder):
@@ -237,7 +236,7 @@ class Readers:
 
     def columns(self, table: TableFile) -> Columns | None:
         """Return a table's columns; None if the table cannot be read."""
-        call = WorkerCall(_HERE + "columns", _plain(self._on_this_machine(table)))
+        call = WorkerCall(_HERE + "columns", _as_tuples(self._on_this_machine(table)))
         try:
             return next((Columns(tuple(names), fixed) for names, fixed in self._pool.call(call)), None)
         except Tripped:
@@ -252,7 +251,7 @@ class Readers:
             table = table._replace(path=path)
         table = self._on_this_machine(table)
         try:
-            for some in self._pool.call(WorkerCall(_HERE + "keys", _plain(table))):
+            for some in self._pool.call(WorkerCall(_HERE + "keys", _as_tuples(table))):
                 yield from some
         except Tripped:
             return
@@ -264,7 +263,11 @@ class Readers:
             return self._converting.submit(order)
         if isinstance(order, DocumentFile) and order.may_be_plain and self._odd < _MOST_ODD:
             return None
-        if self._cluster is not None and isinstance(order, DocumentFile) and (call := _sent(order)) is not None:
+        if (
+            self._cluster is not None
+            and isinstance(order, DocumentFile)
+            and (call := _call_with_bytes(order)) is not None
+        ):
             return self._cluster.submit(call)
         return self._pool.submit(_call(order))
 
@@ -317,7 +320,7 @@ class Readers:
             return self._pool.call(_parts_call(order, begin, end))
 
         def keys() -> Iterator[str]:
-            for some in self._pool.call(WorkerCall(_HERE + "part_keys", _plain(order.table))):
+            for some in self._pool.call(WorkerCall(_HERE + "part_keys", _as_tuples(order.table))):
                 yield from some
 
         def told(tripped: Tripped) -> ExtractionError:
@@ -338,13 +341,12 @@ def _cluster_pool(settings: ReadingSettings, python: str, limits: WorkerLimits) 
     return ClusterPool(cluster, settings.workers, limits, interrupts.check)
 
 
-def _sent(order: DocumentFile) -> WorkerCall | None:
-    """Return a call that carries the file's bytes. None if unreadable: reading it here then reports the problem."""
+def _call_with_bytes(order: DocumentFile) -> WorkerCall | None:
     try:
         data = read_all(open_file, order.path, order.within, order.max_bytes)
     except (ExtractionError, OSError):
-        return None
-    return WorkerCall(_HERE + "sent", (_plain(order._replace(path="", within=None)), data))
+        return None  # reading the file here then reports the problem
+    return WorkerCall(_HERE + "sent", (_as_tuples(order._replace(path="", within=None)), data))
 
 
 def _remote_of(order: Order) -> tuple[RemoteObject, int | None] | None:
@@ -353,18 +355,17 @@ def _remote_of(order: Order) -> tuple[RemoteObject, int | None] | None:
 
 def _call(order: DocumentFile | TableRows, first: int = 0) -> WorkerCall:
     if isinstance(order, DocumentFile):
-        return WorkerCall(_HERE + "file", _plain(order))
+        return WorkerCall(_HERE + "file", _as_tuples(order))
     if order.is_container:
         return _parts_call(order, 0, None)
-    return WorkerCall(_HERE + "rows", (_plain(order.table), order.wanted, first))
+    return WorkerCall(_HERE + "rows", (_as_tuples(order.table), order.wanted, first))
 
 
 def _parts_call(order: TableRows, begin: int, end: int | None) -> WorkerCall:
-    return WorkerCall(_HERE + "parts", (_plain(order.table), order.wanted, begin, end))
+    return WorkerCall(_HERE + "parts", (_as_tuples(order.table), order.wanted, begin, end))
 
 
-def _plain(about: DocumentFile | TableFile) -> tuple[object, ...]:
-    """Return nested tuples instead of named tuples, the form that reaches a worker."""
+def _as_tuples(about: DocumentFile | TableFile) -> tuple[object, ...]:
     *rest, plugins, render = about
     if isinstance(about, TableFile):
         return (*rest, tuple(map(tuple, about.plugins)), render and tuple(render))

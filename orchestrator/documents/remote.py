@@ -229,7 +229,7 @@ class AddressList(_Chosen):
         with ThreadPoolExecutor(AT_ONCE, "orch-look") as pool:
             for part in _parts(wanted, 10 * AT_ONCE):
                 interrupts.check()
-                yield from pool.map(_looked_at, part)
+                yield from pool.map(_with_info, part)
 
     def _lines(self) -> Iterator[FoundFile | Skipped]:
         place, seen = self._place, set[str]()
@@ -266,8 +266,7 @@ class AddressList(_Chosen):
             raise InputError(problem, file=self._place.address, line=number)
 
 
-def _looked_at(found: FoundFile | Skipped) -> FoundFile | Skipped:
-    """Return a file with its server's metadata. If the request fails, only a download can reveal changes."""
+def _with_info(found: FoundFile | Skipped) -> FoundFile | Skipped:
     if isinstance(found, Skipped) or found.remote is None:
         return found
     try:

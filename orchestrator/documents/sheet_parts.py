@@ -31,7 +31,7 @@ class SheetParts:
         self.losses = Losses()
         self._limit = TextLimit(most)
         self._package = package
-        self._sheets = self._parts()
+        self._sheets = self._parts_by_sheet()
         self._people: dict[str, str] = {}
 
     def lines(self, sheet: str) -> list[str]:
@@ -46,8 +46,7 @@ class SheetParts:
             self.losses["damaged part"] += 1
         return found
 
-    def _parts(self) -> dict[str, str]:
-        """Return the part of each sheet by name; empty if no sheet has contents outside its cells."""
+    def _parts_by_sheet(self) -> dict[str, str]:
         beside = filter(is_about_sheet, self._package.parts())
         if not any(_KINDS.search(self._package.whole(part)) for part in beside):
             return {}

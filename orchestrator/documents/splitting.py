@@ -66,7 +66,7 @@ def split(text: str, limit: int, overlap: int) -> list[Part]:
     while first < len(units):
         last = _last(text, units, first, limit - overlap)
         own, end = units[first].start, units[last].end
-        parts.append(Part(_overlapping(text, own, end, limit, overlap) if parts else own, own, end))
+        parts.append(Part(_start_with_overlap(text, own, end, limit, overlap) if parts else own, own, end))
         first = last + 1
     return parts
 
@@ -114,8 +114,7 @@ def _rank(text: str, unit: _Unit) -> tuple[int, bytes]:
     return unit.level, blake2b(text[unit.start : unit.end].encode(), digest_size=8).digest()
 
 
-def _overlapping(text: str, own: int, end: int, limit: int, overlap: int) -> int:
-    """Return the start of a part, including the text that it repeats."""
+def _start_with_overlap(text: str, own: int, end: int, limit: int, overlap: int) -> int:
     if not overlap:
         return own
     found, total = [own], 0

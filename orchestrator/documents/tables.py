@@ -300,19 +300,18 @@ def _canonical(cells: Mapping[str, object], row: TableRow) -> bytes:
         raise bad_row(f"{row.name} holds a value that cannot be written as JSON ({error}); fix it.") from error
     # Brackets and commas are upper bounds for nesting and for values. Count exactly only if a bound is exceeded.
     if canonical.count(b"{") + canonical.count(b"[") > MOST_DEPTH or canonical.count(b",") > MOST_VALUES:
-        _measure(cells.values(), row, [len(cells)], 1)
+        _check_nesting(cells.values(), row, [len(cells)], 1)
     return canonical
 
 
-def _measure(values: Iterable[object], row: TableRow, so_far: list[int], depth: int) -> None:
-    """Raise ExtractionError for lists and objects with too many values or levels."""
+def _check_nesting(values: Iterable[object], row: TableRow, so_far: list[int], depth: int) -> None:
     if depth > MOST_DEPTH or so_far[0] > MOST_VALUES:
         most = f"{MOST_VALUES:,} values" if depth <= MOST_DEPTH else f"{MOST_DEPTH} levels"
         raise bad_row(f"{row.name} has more than {most} in its lists and objects; leave some out.", row.size)
     for value in values:
         if isinstance(value, list | dict) and value:
             so_far[0] += len(value)
-            _measure(value.values() if isinstance(value, dict) else value, row, so_far, depth + 1)
+            _check_nesting(value.values() if isinstance(value, dict) else value, row, so_far, depth + 1)
 
 
 def _text(cells: Mapping[str, object], column: str, row: TableRow) -> str:

@@ -118,7 +118,8 @@ class AnswerType(Generic[T]):
         # A type's fields and its schema's properties have the same order, even if fields have aliases.
         names = self._python_names if len(self._python_names) == len(types) else [name for name, _ in types]
         return {
-            python: _dated(type_, formats.get(name, {})) for python, (name, type_) in zip(names, types, strict=True)
+            python: _with_date_type(type_, formats.get(name, {}))
+            for python, (name, type_) in zip(names, types, strict=True)
         }
 
     def parse(self, output: Any, raw: bytes) -> T:
@@ -131,7 +132,7 @@ class AnswerType(Generic[T]):
         """Return an answer's value for each column."""
         value: Any = answer
         if self._adapter is not None and answer is not None:
-            value = _plain(self._adapter.dump_python(answer))
+            value = _without_enums(self._adapter.dump_python(answer))
         if isinstance(self._kind, Struct):
             return [value.get(name) if isinstance(value, dict) else None for name in fields]
         is_cell = value is None or isinstance(value, str) or self._is_vector or self.json_schema is not None
@@ -164,11 +165,10 @@ def _cell_type(kind: Kind) -> CellType:
     return _TYPES.get(kind, CellType.ANY) if isinstance(kind, Plain) else CellType.ANY
 
 
-def _dated(type_: CellType, schema: Mapping[str, Any]) -> CellType:
-    """Return the type of a field's column. Dates are text in JSON, but not in Python."""
+def _with_date_type(type_: CellType, schema: Mapping[str, Any]) -> CellType:
     options = [one for one in schema.get("anyOf", [schema]) if isinstance(one, Mapping) and one.get("type") != "null"]
     formats = {one.get("format") for one in options}
-    if type_ is CellType.TEXT and formats != {None}:
+    if type_ is CellType.TEXT and formats != {None}:  # dates are text in JSON, but not in Python
         return CellType.DATE if formats == {"date"} else CellType.ANY
     return type_
 
@@ -179,14 +179,13 @@ def _attributes(value: Any) -> Any:
     return [_attributes(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> Any:
-    """Return a value without enums and sets, which frames cannot hold."""
+def _without_enums(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _without_enums(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(inner) for inner in value]
+        return [_without_enums(inner) for inner in value]
     return value
 
 

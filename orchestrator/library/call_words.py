@@ -21,12 +21,11 @@ def told_by_arguments(frames: Path) -> Iterator[None]:
     except OrchError as error:
         for one in (error, *error.others):
             if one.file is not None and Path(one.file).is_relative_to(frames):
-                _place(one, Path(one.file).name)
+                _name_argument(one, Path(one.file).name)
         raise
 
 
-def _place(error: OrchError, file: str) -> None:
-    """Name the argument that became a line of a call's file."""
+def _name_argument(error: OrchError, file: str) -> None:
     if file == "job.yaml":
         error.field = _PART.sub("", error.field or "") or None
     elif error.line is not None:

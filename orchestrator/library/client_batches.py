@@ -23,7 +23,7 @@ def body_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     `timeout` is dropped because a batch has a deadline. Raises UsageError for arguments that a batch cannot have.
     """
-    body = {name: value for name, value in arguments.items() if not _is_left_out(value)}
+    body = {name: value for name, value in arguments.items() if not _is_placeholder(value)}
     for name in _NO_BODY:
         if body.pop(name, None):
             raise UsageError(f"{name}: a request in a batch has only a body", hint="leave it out; extra_body is sent")
@@ -34,7 +34,7 @@ def body_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, **extra}
 
 
-def _is_left_out(value: Any) -> bool:
+def _is_placeholder(value: Any) -> bool:
     """Return True for OpenAI's placeholders of arguments that are not sent."""
     kind = type(value)
     return kind.__module__.partition(".")[0] == "openai" and kind.__name__ in ("NotGiven", "Omit")
@@ -66,7 +66,7 @@ def backend_at(config: Config, address: str) -> str:
                 there = (backend.base_url,)
             case _:
                 there = ()
-        if _place(address) in map(_place, there):
+        if _normalized(address) in map(_normalized, there):
             return name
     if is_local_url(address):
         lines, what = f'[backends.NAME]\nupstreams = ["{address}"]\nlocation = "local"\nidle = true', ""
@@ -80,7 +80,6 @@ def backend_at(config: Config, address: str) -> str:
     )
 
 
-def _place(address: str) -> tuple[str, str | None, int | None, str]:
-    """Return the same value for all spellings of an address."""
+def _normalized(address: str) -> tuple[str, str | None, int | None, str]:
     parts = urlsplit(address)
     return parts.scheme, *host_and_port(address), parts.path.rstrip("/")

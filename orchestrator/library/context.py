@@ -182,10 +182,9 @@ class Context(CommandSettings):
         from orchestrator.pipeline.plan.mixed_planning import planning_of
 
         at, left = now(), SharedBudgets(self.store, settings, now).left
-        return planning_of(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
+        return planning_of(self.store, settings, job, at, left, down=self._seconds_down(job, settings)).outlook()
 
-    def _down(self, job: Job, settings: Config) -> dict[str, float]:
-        """Return the seconds without a usable upstream of each of orch's own backends that has batches of the job."""
+    def _seconds_down(self, job: Job, settings: Config) -> dict[str, float]:
         from orchestrator.daemon.health import down_for, fetch_health
         from orchestrator.settings.backends import OwnServer
 

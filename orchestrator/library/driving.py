@@ -94,7 +94,7 @@ class Driver:
                 BuildProcesses(context) as builds,
                 Daemon(context.config, context.store, builds=builds, only=job if alone else None) as daemon,
             ):
-                if not alone and (others := _others(context, job)) is not None:
+                if not alone and (others := _others_message(context, job)) is not None:
                     say(others)
                 daemon.listeners += [context.use, builds.use]
                 daemon.say = say
@@ -119,7 +119,7 @@ class Driver:
         context, view = self._context, self._view
 
         def be_daemon(over: Callable[[], bool]) -> None:
-            if (told := _waits_for(context, job)) is not None:
+            if (told := _wait_message(context, job)) is not None:
                 view.say(f"orch: {told}")
             with Daemon(context.config, context.store, dispatch=False, only=job) as daemon:
                 daemon.run(
@@ -132,7 +132,7 @@ class Driver:
         def follow(holder: Holder, is_new: bool) -> None:
             if is_new:
                 view.say(f"orch: {holder} is this home's daemon and will end it")
-            if (why := _removed(context, job)) is not None:
+            if (why := _removed_reason(context, job)) is not None:
                 raise _not_ended(context, job, why)
             self._draw(job, None)
 
@@ -178,8 +178,7 @@ class Driver:
             time.sleep(FOLLOW_SECONDS)  # poll the database, because the daemon cannot wake this process
 
 
-def _others(context: Context, job: Job) -> str | None:
-    """Return a message that names the home's other unfinished jobs, which this process continues, too; or None."""
+def _others_message(context: Context, job: Job) -> str | None:
     store = context.store
     found = [
         one
@@ -201,7 +200,7 @@ def _others(context: Context, job: Job) -> str | None:
     return f"also continues {len(others):,} unfinished jobs: {', '.join(told)}{more}; `orch cancel JOB` ends one"
 
 
-def _removed(context: Context, job: Job) -> str | None:
+def _removed_reason(context: Context, job: Job) -> str | None:
     """Return why the daemon cannot end a job whose backends have all left orch.toml; None if it can."""
     shards = [one for one in context.store.shards.of_job(job.id) if not one.state.is_final]
     known = {} if context.readable is None else context.readable.backends
@@ -211,8 +210,7 @@ def _removed(context: Context, job: Job) -> str | None:
     return shards[0].held if shards and is_removed else None
 
 
-def _waits_for(context: Context, job: Job) -> str | None:
-    """Return a message about providers' batches for which a cancellation must wait; None without such batches."""
+def _wait_message(context: Context, job: Job) -> str | None:
     known = {} if context.readable is None else context.readable.backends
     shards = [
         one

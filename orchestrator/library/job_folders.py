@@ -56,8 +56,8 @@ def write_frame(
 
     def lines() -> Iterator[bytes]:
         for number, record in enumerate(records):
-            with _row(f"row {number}", record):
-                _check_texts(number, record)
+            with _naming_field(f"row {number}", record):
+                _refuse_bytes(number, record)
                 key = keys.key(record)
                 found.append(key)
                 if text is not None and not isinstance(value := record[text], str | None):
@@ -68,8 +68,7 @@ def write_frame(
 
 
 @contextmanager
-def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
-    """Raise an InputError that names the field if a row cannot be written as JSON."""
+def _naming_field(name: str, record: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -79,10 +78,10 @@ def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
         ) from None
 
 
-def _check_texts(number: int, record: Mapping[str, Any]) -> None:
-    """Raise InputError for bytes, which JSON would encode in base64."""
+def _refuse_bytes(number: int, record: Mapping[str, Any]) -> None:
     for name, value in record.items():
         if isinstance(value, bytes | bytearray | memoryview):
+            # JSON would hold bytes in base64.
             raise InputError(f"row {number} has bytes", field=name, hint="decode them: a prompt is text")
 
 
@@ -114,7 +113,7 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
         for number, body in enumerate(requests):
             if not isinstance(body, Mapping):
                 raise InputError(f"is {type(body).__name__} instead of a dict", field=f"params[{number}]")
-            with _row(f"params[{number}]", body):
+            with _naming_field(f"params[{number}]", body):
                 key = keys.key(body)
                 found.append(key)
                 yield json_bytes({"custom_id": key, "method": "POST", "url": url, "body": body})

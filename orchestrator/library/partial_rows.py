@@ -32,7 +32,7 @@ def rows_so_far(
     """
     with ExitStack() as stack:
         checks = merging_checks(context.store, context.home, job)
-        asked = _askable(context, _handles(context, stack, may_start=not is_followed))
+        asked = _answering_handles(context, _handles(context, stack, may_start=not is_followed))
         lines = partial_lines(
             context.store, context.home, job, checks, asked, style=style, with_failed=not is_followed
         )
@@ -55,8 +55,8 @@ def _handles(context: Context, stack: ExitStack, *, may_start: bool) -> OpenHand
     return handle
 
 
-def _askable(context: Context, handles: OpenHandle) -> OpenHandle:
-    """Return a function that opens backends which show answers of running batches. It reports backends that it
+def _answering_handles(context: Context, handles: OpenHandle) -> OpenHandle:
+    """Return a function that opens backends which show answers of running batches, and reports backends that it
     cannot open.
     """
     opened: dict[str, BackendHandle | None] = {}

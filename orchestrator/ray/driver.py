@@ -147,7 +147,7 @@ class RayDriver:
             made.append(
                 RayProcess(
                     self._python, self._settings.address, self._environ, log,
-                    self._heard, lambda code: self._ended(made, code),
+                    self._heard, lambda code: self._process_ended(made, code),
                 )
             )  # fmt: skip
         except OrchError as error:
@@ -171,7 +171,7 @@ class RayDriver:
                     alive = sum(bool(node.get("alive")) for node in event.nodes)
                     self._tell(f"connected to Ray {event.ray} with {alive} nodes")
                 case "unreachable":
-                    self._problem(event.problem)
+                    self._mark_all(event.problem)
                 case "engine":
                     self._note(event)
                 case "there":
@@ -200,8 +200,7 @@ class RayDriver:
             case "starting" if event.problem is not None:
                 self._tell(f"{model}: started again: {event.problem}")
 
-    def _ended(self, made: list[RayProcess], code: int) -> None:
-        """Handle the end of a process. Ray has then ended its engines."""
+    def _process_ended(self, made: list[RayProcess], code: int) -> None:
         with self._lock:
             if not made or self._process is not made[0]:
                 return
@@ -217,9 +216,9 @@ class RayDriver:
         self._again_at = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(max(0, self._ends - 1), 30))
         if not self._closed and self._wanted and not any(one.problem for one in self._seen.values()):
             self._tell(problem)
-        self._problem(problem, over=True)
+        self._mark_all(problem, over=True)
 
-    def _problem(self, problem: str | None, over: bool = False) -> None:
+    def _mark_all(self, problem: str | None, over: bool = False) -> None:
         """Mark all engines as not running. If `over`, engines with an earlier problem keep it."""
         state = EngineState.GIVEN_UP if self._unreached >= TRIES else EngineState.PENDING
         for key in self._wanted:

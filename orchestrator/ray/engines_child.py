@@ -71,7 +71,7 @@ class EngineActor:
         return {"url": self._url, "node": ray.get_runtime_context().get_node_id()}
 
     def _spawn(self) -> None:
-        host = _own_address()
+        host = _address_in_ray()
         port = _free_port(host)
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
         self._tail.clear()
@@ -83,7 +83,7 @@ class EngineActor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=tempfile.gettempdir(),
-            env=_environment({"RAY_ADDRESS": ray.get_runtime_context().gcs_address, **self._wanted["env"]}),
+            env=_engine_environment({"RAY_ADDRESS": ray.get_runtime_context().gcs_address, **self._wanted["env"]}),
             start_new_session=True,
         )
         threading.Thread(target=self._pump, args=(process,), daemon=True).start()
@@ -125,7 +125,7 @@ class EngineActor:
         return f"the engine ended with code {code}; the end of its log:\n{tail}"
 
 
-def _own_address() -> str:
+def _address_in_ray() -> str:
     """Return this node's address as Ray knows it: a machine may have several addresses."""
     own = ray.get_runtime_context().get_node_id()
     return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == own)
@@ -139,8 +139,7 @@ def _free_port(host: str) -> int:
         return port
 
 
-def _environment(more: dict[str, str]) -> dict[str, str]:
-    """Return the node's environment without keys and without variables that would mislead an engine."""
+def _engine_environment(more: dict[str, str]) -> dict[str, str]:
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {
         name: value
