@@ -74,13 +74,8 @@ class Tuned(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
-        winner = self.winner
-        return {
-            "winner": None if winner.options is None else list(winner.options),
-            "rows_per_second": _rounded(winner.rows_per_second),
-            "default_rows_per_second": _rounded(winner.default_rows_per_second),
-            "points": [point.to_json() for point in self.points],
-        }
+        told = rounded(self.winner)
+        return {"winner": told.pop("options"), **told, "points": [point.to_json() for point in self.points]}
 
     @property
     def words(self) -> str:
@@ -269,7 +264,3 @@ def _share(share: float | None) -> str:
 
 def _per_hour(rate: float) -> str:
     return f"{rate * HOUR:,.0f} rows/h"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

@@ -15,11 +15,11 @@ from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import HOUR, duration
 from orchestrator.core.errors import UsageError
-from orchestrator.library.context import Context, ready, say_exposure
+from orchestrator.library.context import ready, say_exposure
 
 if TYPE_CHECKING:
     from orchestrator.bench.halving import Contest
-    from orchestrator.bench.report import BenchReport, TunePoint
+    from orchestrator.bench.report import TunePoint
     from orchestrator.bench.rows import Mode
     from orchestrator.bench.run import BenchListeners
     from orchestrator.bench.session import BenchProgress
@@ -67,14 +67,19 @@ def bench(
     with ready() as context, progress(quiet=quiet or as_json) as view:
         say_exposure(context)
         if html is not None:
-            _require_own(context, html, overwrite=overwrite)
+            from orchestrator.cli.rows import require_own
+
+            require_own(context, html, "--html", overwrite=overwrite)
         try:
             report = Bench(context.store, context.home, context.config, wishes, now, _listeners(view)).run()
         except KeyboardInterrupt:
             raise CommandInterrupted("the bench has stopped; the same command continues with the next one") from None
         view.stop()
         if html is not None:
-            _write_page(context, report, html, overwrite=overwrite)
+            from orchestrator.bench.page import bench_page
+            from orchestrator.cli.report import written
+
+            written(context, html, bench_page(report), overwrite=overwrite)
     if as_json:
         print_json(report.to_json())
     else:
@@ -129,16 +134,3 @@ def _tell_tuning(view: LiveProgress, step: Contest, point: TunePoint | None) -> 
             f"orch: {name}: {point.result.rows_per_second * HOUR:,.0f} rows/h; "
             f"about {number_of(step.left - 1, 'more point')}"
         )
-
-
-def _require_own(context: Context, path: Path, *, overwrite: bool) -> None:
-    from orchestrator.cli.rows import require_own
-
-    require_own(context, path, "--html", overwrite=overwrite)
-
-
-def _write_page(context: Context, report: BenchReport, path: Path, *, overwrite: bool) -> None:
-    from orchestrator.bench.page import bench_page
-    from orchestrator.cli.report import written
-
-    written(context, path, bench_page(report), overwrite=overwrite)

@@ -18,7 +18,6 @@ from orchestrator.library.context import Context, opened
 
 if TYPE_CHECKING:
     from orchestrator.core.model import Job
-    from orchestrator.reports.cost import CostReport
     from orchestrator.reports.held_hours import HeldHours
     from orchestrator.reports.night import NightReport
 
@@ -70,7 +69,9 @@ def report_cost(
         job = context.job(job_id, tell=False).id if job_id else None
         built = cost_of(context.store, context.config, by, parsed_since(since), job, context.running_cost, compare)
         if html is not None:
-            _write_page(context, built, html, since, overwrite=overwrite)
+            from orchestrator.reports.pages import cost_page
+
+            written(context, html, cost_page(built, now(), since), overwrite=overwrite)
         if as_json:
             print_json({**built.to_json(), "held": [one.to_json() for one in _held(context, since, job_id)]})
         elif as_csv or excel:
@@ -220,12 +221,6 @@ def _held(context: Context, since: str | None, job_id: str | None) -> list[HeldH
     from orchestrator.reports.held_hours import held_hours
 
     return [] if job_id else held_hours(context.store.engine_holds.since(parsed_since(since)))
-
-
-def _write_page(context: Context, built: CostReport, path: Path, since: str | None, *, overwrite: bool) -> None:
-    from orchestrator.reports.pages import cost_page
-
-    written(context, path, cost_page(built, now(), since), overwrite=overwrite)
 
 
 def written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:

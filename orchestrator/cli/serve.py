@@ -15,6 +15,7 @@ from msgspec import Struct
 from orchestrator.cli.keys import Amount, dir_option
 from orchestrator.cli.options import Address, Url, VariableName
 from orchestrator.core.errors import UsageError
+from orchestrator.core.listening import url_host
 from orchestrator.settings.amounts import engine_counts, length
 from orchestrator.settings.discovery import locate, serve_folder
 
@@ -385,4 +386,4 @@ async def _greet(service: Service, sockets: list[socket.socket], where: Where, t
 
 def _client_url(host: str, port: int) -> str:
     shown = HOST if host in ("", "0.0.0.0") else "::1" if host == "::" else host
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    return f"http://{url_host(shown)}:{port}"

@@ -17,7 +17,7 @@ from enum import IntEnum, auto
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.files import extractor
 from orchestrator.documents.kinds import Holds, kind_of
-from orchestrator.documents.office import Losses, TextLimit, check_container, damaged
+from orchestrator.documents.office import Losses, TextLimit, check_container, damage_as
 from orchestrator.documents.office_package import Package, new_parser
 from orchestrator.documents.shapes_text import drawn_lines
 from orchestrator.documents.superscripts import lowered, raised
@@ -87,13 +87,8 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     del encoding  # XML declares its own encoding
     check_container(data, "a Word 97-2003 document; save it as .docx or PDF")
     losses = Losses()
-    try:
+    with damage_as("Word document"):
         lines = list(_lines(Package(data), TextLimit(most), losses))
-    except (ExtractionError, MemoryError):
-        raise
-    except Exception as error:
-        # zipfile, zlib and expat raise a dozen different types on a damaged package.
-        raise damaged("Word document") from error
     return clean("\n".join(line.rstrip() for line in lines)).strip(), {**losses.notes()}
 
 

@@ -8,10 +8,9 @@ from urllib.parse import unquote
 
 from orchestrator.documents import html_text
 from orchestrator.documents.lines import text_too_large
-from orchestrator.documents.office import Losses, damaged, encrypted
+from orchestrator.documents.office import Losses, damage_as, damaged, encrypted
 from orchestrator.documents.office_package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK
-from orchestrator.documents.types import ExtractionError
 
 _CONTAINER = "META-INF/container.xml"
 _LOCKS = "META-INF/encryption.xml"
@@ -22,7 +21,7 @@ _PAGES = ("application/xhtml+xml", "text/html")
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
     """Return the text and `{"title": ...}`. Raises ExtractionError."""
     del encoding  # the book's pages declare their own encoding
-    try:
+    with damage_as("EPUB book"):
         package = Package(data)
         index = _index_part(package)
         title, order = _title_and_parts(package, index)
@@ -40,11 +39,6 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
             size += len(chapters[-1])
             if size > most:
                 raise text_too_large(most)
-    except (ExtractionError, MemoryError):
-        raise
-    except Exception as error:
-        # zipfile, zlib and expat raise a dozen different types on a damaged package.
-        raise damaged("EPUB book") from error
     if not chapters and losses:
         raise damaged("EPUB book")
     return PAGE_BREAK.join(filter(None, chapters)), {"title": title, **losses.notes()}

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 
 from orchestrator.documents.code_pages import byte_page
-from orchestrator.documents.ods_cells import OdsSheet, too_many_cells, without_empty
+from orchestrator.documents.ods_cells import OdsSheet, too_many_cells
 from orchestrator.documents.office import encrypted
 from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
 
@@ -51,8 +51,7 @@ def old_sheets(data: bytes, shown: Callable[[object], str]) -> list[OdsSheet]:
         book.take(kind, data[at : at + size])
         at += size
     for sheet in book.sheets:
-        if len(sheet.rows) * max(map(len, sheet.rows), default=0) > MOST_CELLS:
-            sheet.rows = without_empty(sheet.rows)
+        sheet.drop_empty()
     return book.sheets
 
 

@@ -221,7 +221,7 @@ def _open(node: LexborNode, tag: str, lines: _Lines, stack: list[LexborNode | st
         lines.shapes.append(_SHAPES.get(about.get("type") or "", "decimal"))
         stack.append("list")
     elif tag in ("sup", "sub"):
-        lines.scripts.append(len(lines.inline))
+        lines.begin_script()
         stack.append(tag)
     elif tag in _TWO_PARTS and len(parts := list(node.iter())) == 2:
         stack += [_TWO_PARTS[tag], parts[1], "script", parts[0]]

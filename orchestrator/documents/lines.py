@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from orchestrator.documents.encoding import bom_of, encoding_of, extends_ascii, names_of, wide_without_bom
@@ -107,15 +108,10 @@ def utf8_chunks(pieces: Iterator[bytes], encoding: str | None, *, checked: bool)
     if encoding is not None and not extends_ascii(encoding):
         name = names_of(encoding)[0]
     if codecs.lookup(name).name != "utf-8":
-        yield from _transcoded(_joined(first, pieces), name)
+        yield from _transcoded(chain((first,), pieces), name)
         return
-    pieces = _joined(first.removeprefix(codecs.BOM_UTF8), pieces)
+    pieces = chain((first.removeprefix(codecs.BOM_UTF8),), pieces)
     yield from _checked(pieces, encoding) if checked or encoding is not None else pieces
-
-
-def _joined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 def _transcoded(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
@@ -183,7 +179,7 @@ def _not_utf8(
     from orchestrator.documents.encoding_guess import guess
 
     name = guess(data, at) if encoding is None else encoding_of(data, encoding)
-    yield from _transcoded(_joined(data, pieces), name)
+    yield from _transcoded(chain((data,), pieces), name)
 
 
 def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong | Blanks]:

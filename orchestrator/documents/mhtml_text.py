@@ -8,20 +8,15 @@ from email.message import Message
 
 from orchestrator.documents import html_text
 from orchestrator.documents.encoding import decode_declared
-from orchestrator.documents.office import damaged
+from orchestrator.documents.office import damage_as, damaged
 
 
 def extract(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, object]]:
     """Return the text and `{"title": ...}`. Raises ExtractionError, MemoryError."""
-    try:
+    with damage_as("web archive"):
         page = _saved_page(email.message_from_bytes(data, policy=email.policy.compat32))
         held = None if page is None else page.get_payload(decode=True)
         charset = None if page is None else page.get_content_charset()
-    except MemoryError:
-        raise
-    except Exception as error:
-        # The parser raises a dozen different types on malformed headers.
-        raise damaged("web archive") from error
     if not isinstance(held, bytes):
         raise damaged("web archive")
     if encoding is None and charset is not None:

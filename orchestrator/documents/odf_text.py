@@ -8,10 +8,9 @@ from collections.abc import Callable
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.list_numbers import Level, Lists
 from orchestrator.documents.odf_objects import embedded_object
-from orchestrator.documents.office import Losses, TextLimit, damaged, encrypted
+from orchestrator.documents.office import Losses, TextLimit, damage_as, encrypted
 from orchestrator.documents.office_package import Package, parse
 from orchestrator.documents.superscripts import script_of
-from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.word_fields import SYMBOLS
 
 _SPACE = re.compile(r"[ \t\r\n]+")
@@ -36,7 +35,7 @@ _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerR
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
     """Return the text, one line per paragraph or table row. Raises ExtractionError."""
     del encoding  # XML declares its own encoding
-    try:
+    with damage_as("OpenDocument text"):
         limit = TextLimit(most)
         if data.lstrip()[:1] == b"<":  # flat: the whole document is one XML file
             text = _Text(limit)
@@ -50,11 +49,6 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
             package.parse("styles.xml", text.start, text.end, text.characters)
         package.parse("content.xml", text.start, text.end, text.characters)
         return _text_and_notes(text)
-    except (ExtractionError, MemoryError):
-        raise
-    except Exception as error:
-        # zipfile, zlib and expat raise a dozen different types on a damaged package.
-        raise damaged("OpenDocument text") from error
 
 
 def _text_and_notes(text: _Text) -> tuple[str, dict[str, object]]:

@@ -47,6 +47,13 @@ class OdsSheet(Struct):
     beside: list[str] = field(default_factory=list)
     embedded: int = 0
 
+    def drop_empty(self) -> None:
+        """Remove empty rows and columns if the sheet's rectangle has more than MOST_CELLS."""
+        if len(self.rows) * max(map(len, self.rows), default=0) > MOST_CELLS:
+            rows = list(filter(None, self.rows))
+            used = sorted({at for row in rows for at, cell in enumerate(row) if cell})
+            self.rows = [[row[at] for at in used if at < len(row)] for row in rows]
+
 
 def holds_sheets(data: bytes, package: Package | None) -> bool:
     """Return True if a file is an OpenDocument spreadsheet, packaged or as one XML file."""
@@ -164,8 +171,7 @@ class _Book:
         if self._depth == 0 and self.sheets:
             sheet = self.sheets[-1]
             sheet.beside += self._comments
-            if len(sheet.rows) * max(map(len, sheet.rows), default=0) > MOST_CELLS:
-                sheet.rows = without_empty(sheet.rows)
+            sheet.drop_empty()
 
     def _begin_row(self, attributes: dict[str, str]) -> None:
         if self._depth == 1:
@@ -281,13 +287,6 @@ class _Book:
 
 def too_many_cells() -> ExtractionError:
     return beyond_limit(f"It has more than {MOST_CELLS:,} cells with anything in them; split it, or exclude it.")
-
-
-def without_empty(rows: list[list[str]]) -> list[list[str]]:
-    """Return the rows without empty rows and columns."""
-    rows = list(filter(None, rows))
-    used = sorted({at for row in rows for at, cell in enumerate(row) if cell})
-    return [[row[at] for at in used if at < len(row)] for row in rows]
 
 
 def _repeated(attributes: dict[str, str], what: str, most: int) -> int:

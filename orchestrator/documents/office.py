@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,6 +104,18 @@ def encrypted() -> ExtractionError:
     return ExtractionError(
         DocumentProblem.ENCRYPTED, "The document opens only with a password; save a copy without one, or exclude it."
     )
+
+
+@contextmanager
+def damage_as(what: str) -> Iterator[None]:
+    """Turn any error into that of a damaged `what`, except ExtractionError and MemoryError."""
+    try:
+        yield
+    except (ExtractionError, MemoryError):
+        raise
+    except Exception as error:
+        # zipfile, zlib, expat and the parser of mails raise a dozen different types for damage.
+        raise damaged(what) from error
 
 
 def damaged(what: str) -> ExtractionError:

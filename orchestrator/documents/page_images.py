@@ -184,7 +184,7 @@ def _bitmap(document: Any, index: int, resolution: int, longest_side: int, *, gr
 
 def _frames(data: bytes) -> Iterator[Any]:
     """Yield the pages of a TIFF, or the single picture of another file, rotated upright."""
-    from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
+    from PIL import Image, ImageOps, ImageSequence
 
     Image.MAX_IMAGE_PIXELS = None  # checked below, before decoding
     formats = ["PNG", "JPEG", "TIFF", "WEBP"]
@@ -201,22 +201,16 @@ def _frames(data: bytes) -> Iterator[Any]:
                 yield ImageOps.exif_transpose(frame)
     except (ExtractionError, MemoryError):
         raise
-    except UnidentifiedImageError as error:
-        raise _no_picture() from error
     except Exception as error:
         # Pillow raises a dozen different types on damaged pictures.
-        raise _no_picture() from error
+        raise unreadable(
+            "It is damaged or is not a PNG, JPEG, TIFF, WebP or HEIC picture; save it again, or exclude it."
+        ) from error
 
 
 def _is_heif(data: bytes) -> bool:
     size = int.from_bytes(data[:4])
     return data[4:8] == b"ftyp" and any(brand in data[8 : min(size, _MOST_BRANDS)] for brand in _HEIF_BRANDS)
-
-
-def _no_picture() -> ExtractionError:
-    return unreadable(
-        "It is damaged or is not a PNG, JPEG, TIFF, WebP or HEIC picture; save it again, or exclude it."
-    )
 
 
 def _jpeg(picture: Any, render: Render) -> bytes:

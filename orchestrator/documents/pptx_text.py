@@ -11,14 +11,13 @@ from orchestrator.documents.office import (
     Losses,
     TextLimit,
     check_container,
-    damaged,
+    damage_as,
     is_locked,
     unlocked,
 )
 from orchestrator.documents.office_package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK
 from orchestrator.documents.shapes_text import drawn_lines, shape_lines
-from orchestrator.documents.types import ExtractionError
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
@@ -31,13 +30,8 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         data = unlocked(data, POWERPOINTS_PASSWORD, EXCELS_PASSWORD)  # LibreOffice uses Excel's password
     check_container(data, "a PowerPoint 97-2003 presentation; save it as .pptx or PDF")
     losses = Losses()
-    try:
+    with damage_as("presentation"):
         slides = [clean("\n".join(lines)).strip() for lines in _slides(Package(data), TextLimit(most), losses)]
-    except (ExtractionError, MemoryError):
-        raise
-    except Exception as error:
-        # zipfile, zlib and expat raise a dozen different types on a damaged package.
-        raise damaged("presentation") from error
     return PAGE_BREAK.join(slides) if any(slides) else "", {"pages": len(slides), **losses.notes()}
 
 

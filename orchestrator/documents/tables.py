@@ -190,7 +190,8 @@ def open_table(file: TableFile, *, keys_only: bool, content: Content | None = No
         return SheetTable(content, expected)
     from orchestrator.documents.parquet_rows import ParquetTable
 
-    return ParquetTable(content, _only(file) if keys_only else None)
+    only = () if file.id_column is None else (file.id_column,)
+    return ParquetTable(content, only if keys_only else None)
 
 
 def _without_text_column(file: TableFile, *, is_inside: bool) -> ExtractionError:
@@ -203,10 +204,6 @@ def _without_text_column(file: TableFile, *, is_inside: bool) -> ExtractionError
         DocumentProblem.NO_TEXT_COLUMN,
         f"This is a table: set `text_column` of its source to the column with the text{there}, or exclude it.",
     )
-
-
-def _only(file: TableFile) -> tuple[str, ...]:
-    return () if file.id_column is None else (file.id_column,)
 
 
 def _check_columns(table: Table, file: TableFile) -> None:

@@ -71,10 +71,8 @@ def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | 
             if size > BATCH_BYTES or len(batch) >= BATCH_ROWS:
                 yield batch
                 batch, size = [], 0
-    except ExtractionError as error:
+    except (ExtractionError, OSError) as error:
         batch.append(_plain(unreadable(file.key, error)))
-    except OSError as error:
-        batch.append(_plain(unreadable(file.key, files.io_problem(error))))
     if batch:
         yield batch
 
@@ -128,10 +126,8 @@ def _rows(
 ) -> Iterator[Document | UnreadableDocument | None]:
     try:
         yield from tables.documents(table, wanted, first)
-    except ExtractionError as error:
+    except (ExtractionError, OSError) as error:
         yield unreadable(table.key, error)
-    except OSError as error:
-        yield unreadable(table.key, files.io_problem(error))
 
 
 def keys(*about: object) -> Iterator[list[str]]:
@@ -162,9 +158,10 @@ def columns(*about: object) -> Iterator[Plain]:
         yield tuple(map(whole, found.names)), found.fixed
 
 
-def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
+def unreadable(key: str, error: ExtractionError | OSError) -> UnreadableDocument:
     """Return the problem of a whole file, folder or table."""
-    return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size, error.setting)
+    found = error if isinstance(error, ExtractionError) else files.io_problem(error)
+    return UnreadableDocument(key, key.rpartition("/")[2], found.code, found.message, found.size, found.setting)
 
 
 def _plain(found: Document | UnreadableDocument) -> Plain:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 
-from orchestrator.documents.ods_cells import OdsSheet, moment, too_many_cells, without_empty
+from orchestrator.documents.ods_cells import OdsSheet, moment, too_many_cells
 from orchestrator.documents.office import TextLimit
 from orchestrator.documents.office_package import parse
 from orchestrator.documents.superscripts import lowered, raised
@@ -89,9 +89,7 @@ class _Book:
         elif tag == f"{_SS}Cell" and self.sheets:
             self._at += 1 + self._merged
         elif tag == f"{_SS}Worksheet":
-            sheet = self.sheets[-1]
-            if len(sheet.rows) * max(map(len, sheet.rows), default=0) > MOST_CELLS:
-                sheet.rows = without_empty(sheet.rows)
+            self.sheets[-1].drop_empty()
 
     def characters(self, text: str) -> None:
         if self._pieces is not None:
