@@ -168,7 +168,7 @@ class _Measuring:
         await self._drain(result)
         return result
 
-    # --- which rows go
+    # --- sending
 
     def _gate(self) -> int:
         if self._over.is_set():

@@ -75,7 +75,6 @@ class Notebook:
 
 
 def _read(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the complete lines of the file, and the offset of their end."""
     found: dict[str, dict[str, Any]] = {}
     end = 0
     if not path.exists():

@@ -87,7 +87,6 @@ def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) 
 
 
 def _below_failure(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]:
-    """Return the points below the first failure, and the concurrency of that failure."""
     good: list[SweepPoint] = []
     best = 0.0
     for point in seen:
@@ -100,7 +99,6 @@ def _below_failure(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | 
 
 
 def _unconfirmed_end(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling: int | None) -> int | None:
-    """Return the concurrency at which growth ended without an error, if it was measured only once."""
     ends = good[-1].concurrency if ceiling is None and not _grows(good) else ceiling
     seen = [point for point in points if point.concurrency == ends]
     once = len(seen) == 1 and seen[0].error_share <= MOST_ERRORS and seen[0].rows_per_second > 0
@@ -114,7 +112,6 @@ def _grows(good: Sequence[SweepPoint]) -> bool:
 
 
 def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Measure | None:
-    """Return a higher concurrency to measure while throughput grows; None once the plateau is reached."""
     if not _grows(good):
         return None
     highest = good[-1]
@@ -131,7 +128,6 @@ def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Meas
 
 
 def _narrower(good: Sequence[SweepPoint], best: SweepPoint, ceiling: int | None, *, settle: bool) -> Measure | Knee:
-    """Return a concurrency between plateau and the highest point below; the knee if both are close."""
     place = next(place for place, one in enumerate(good) if one.rows_per_second >= KNEE * best.rows_per_second)
     knee, above = good[place], good[place - 1].concurrency if place else 0
     middle = (above + knee.concurrency) // 2

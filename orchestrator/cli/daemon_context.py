@@ -63,7 +63,6 @@ def _alone(place: Place) -> Iterator[DaemonContext]:
 
 
 def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -> Replica | None:
-    """Stand by, then take over. Returns None if `is_over` turns true before."""
     # Load orch.toml and rarely used libraries now, so that mistakes show before the take-over.
     from orchestrator.core.replica.takeover import take_turn
     from orchestrator.daemon.replica.home_contents import LAYOUT

@@ -110,7 +110,6 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
 
 
 def _engines_of(context: Context, name: str) -> list[dict[str, Any]]:
-    """Return the engines of a backend as its server reports them, or as cold if no server runs."""
     from orchestrator.daemon.health import fetch_health
 
     health = fetch_health(context.home, name)

@@ -44,7 +44,6 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
 
 def _tidy_up(context: Context) -> None:
-    """Delete files left at backends, unless a running daemon does so anyway."""
     from orchestrator.daemon.lock import daemon_lock
     from orchestrator.daemon.loop import Daemon
 

@@ -218,7 +218,6 @@ def _job(name: str, documents: str, task: str, model: ProposedModel) -> str:
 
 
 def _write(files: dict[Path, str]) -> None:
-    """Write all files or none. Raises StorageError."""
     written: list[Path] = []
     try:
         for path, text in files.items():

@@ -36,7 +36,6 @@ def mcp(budget: Decimal) -> int:
 
 
 def _with_errors(tool: Callable[..., dict[str, Any]], error: type[Exception]) -> Callable[..., dict[str, Any]]:
-    """Return a tool whose errors have a code and hint, as with `--json`."""
     from orchestrator.cli.failed_commands import error_json
 
     @wraps(tool)

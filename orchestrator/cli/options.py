@@ -159,8 +159,6 @@ def fail_on_option(function: Command) -> Command:
 
 
 def _as_options(options: Sequence[Decorator]) -> Decorator:
-    """Return a decorator that adds options and passes their values as one `options`."""
-
     def decorate(function: Command) -> Command:
         @scope_options
         @wraps(function)

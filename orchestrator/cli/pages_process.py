@@ -129,7 +129,6 @@ class PagesProcess:
             say(f"orch: the process of the pages {how}, {deaths} times in a row; `orch view` serves them meanwhile")
 
     def _one_life(self) -> str:
-        """Start the process, wait for its end, and return how it ended, as text."""
         with self._lock:
             if self._ending.is_set():
                 return ""

@@ -39,8 +39,6 @@ def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
 
 @contextmanager
 def _driver(context: Context, job: Job, view: LiveProgress) -> Iterator[Driver]:
-    """Yield a driver that signals stop. Raises CommandInterrupted if the job was not over by then."""
-
     def logging() -> AbstractContextManager[object]:
         log_to(context.home)
         return nullcontext()

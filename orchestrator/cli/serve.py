@@ -248,7 +248,6 @@ def _api_key(variable: str | None) -> str | None:
 
 
 def _teller(log_format: str) -> Tell:
-    """Return a function that prints messages, as log lines if the log is JSON."""
     import logging
 
     from orchestrator.server.logs import configure

@@ -221,7 +221,6 @@ def fetch(
 
 
 def _left_words(context: Context, job: Job, left: int, total: int) -> str:
-    """Say how many rows are missing, and how many of them are in batches that show answers only at their end."""
     finished = max(0, left - context.detail(job.id).line.left)
     told = f"{left:,} of {total:,} are not here yet"
     return told + (

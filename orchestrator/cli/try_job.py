@@ -125,7 +125,6 @@ def _tried(context: Context, file: Path, options: Options, view: LiveProgress, *
 
 
 def _whole(context: Context, file: Path, view: LiveProgress) -> WholeJob:
-    """Plan the rest of the whole job, without the rows that are answered."""
     try:
         found = rehearse(context.store, context.home, context.config, file, Options(), now, view.reading)
     except OrchError as error:

@@ -108,7 +108,6 @@ def up(
 def _pages(
     daemon: Daemon, context: Context, address: tuple[str, int], names: tuple[str, ...], *, acts: bool
 ) -> AbstractContextManager[object]:
-    """Return the home's pages, which follow this daemon's settings and show its loop's health."""
     from orchestrator.cli.pages import PagesOptions
     from orchestrator.cli.pages_process import PagesProcess
 

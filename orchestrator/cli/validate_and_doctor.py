@@ -206,7 +206,6 @@ def _removed(config: settings.Config) -> dict[str, list[Shard]]:
 
 
 def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
-    """Check the telemetry receiver with a valid request without spans."""
     what = f"telemetry {telemetry.endpoint}"
     try:
         require_otel()
@@ -222,7 +221,6 @@ def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
 
 
 def _examine_reports(config: settings.Config) -> Iterator[Found]:
-    """Check the channels of reports and alerts without sending anything to people."""
     from orchestrator.daemon.channels import channels
 
     for channel in channels(config):
@@ -330,7 +328,6 @@ def _examine_hosted(
 
 
 def _examine_dialects(name: str, backend: Backend, models: Mapping[str, str]) -> Iterator[Found]:
-    """Report fields whose spelling at a model differs from the job file's."""
     for model in models:
         if (said := describe(recipient_of(backend), model)) is not None:
             yield f"{name}: requests to {model}", True, said, 0

@@ -105,8 +105,6 @@ class _TooLarge(Exception):
 
 
 class _Feed:
-    """Feeds lines to a csv.reader and measures the current record."""
-
     def __init__(self, source: Iterator[bytes | TooLong | Blanks], limit: int) -> None:
         self._source = source
         self._limit = limit
@@ -114,7 +112,6 @@ class _Feed:
         self.begin()
 
     def begin(self) -> None:
-        """Start measuring the next record."""
         self.first = self._line + 1
         self.size = 0
         self.torn = False  # the file ended inside the record

@@ -48,8 +48,8 @@ class _In(IntEnum):
     PAGE = auto()  # the root of the document
     NOTES = auto()  # the root of footnotes, endnotes or comments
     EQUATION = auto()
-    PROPERTIES = auto()  # of a paragraph
-    RUN = auto()  # the properties of a run of text
+    PROPERTIES = auto()  # a paragraph's properties
+    RUN = auto()  # a run's properties
     FIELD = auto()  # a legacy form field
 
 

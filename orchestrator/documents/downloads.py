@@ -141,7 +141,6 @@ class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
 
 
 def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event, storages: PerThread) -> str:
-    """Download an object. Raises ExtractionError, _Failed, and _NotWanted after `close`."""
     if limit is not None and remote.size is not None and remote.size > limit:
         raise too_large(remote.size, limit)
     for pause in (*PAUSES, None):

@@ -23,7 +23,7 @@ _SIGNS = {
     "mover": ("", "^"),
     "munderover": ("", "_", "^"),
 }
-"""Text before each child of an element."""
+"""Text before each child of a MathML element."""
 _BETWEEN = {"mtr": ", ", "mtable": "; "}
 
 

@@ -179,7 +179,6 @@ def _write_formats(stream: bytearray) -> bool:
 
 
 def _write_code_page(stream: bytearray, usual: int) -> int | None:
-    """Replace the code page by `usual` and return the old one; None if not stated."""
     for kind, at, size in _records(stream, 0):
         if kind == _CODE_PAGE and size == 2:
             (page,) = struct.unpack_from("<H", stream, at)

@@ -140,7 +140,6 @@ class _Gathered:
         return pdf_text.PAGE_BREAK.join(self._texts) if self._has_text else ""
 
     def sent_as(self) -> str:
-        """Describe the pages for a row: `pages 1-3 as images`, `text`."""
         if not self.pictures:
             return "text"
         numbers = [picture.page for picture in self.pictures]
@@ -183,7 +182,6 @@ def _bitmap(document: Any, index: int, resolution: int, longest_side: int, *, gr
 
 
 def _frames(data: bytes) -> Iterator[Any]:
-    """Yield the pages of a TIFF, or the single picture of another file, rotated upright."""
     from PIL import Image, ImageOps, ImageSequence
 
     Image.MAX_IMAGE_PIXELS = None  # checked below, before decoding

@@ -197,10 +197,10 @@ def _scripts(layer: Any, text: str, place: Callable[[int], int], glyph: Callable
 
 
 def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each number whose last digit is on another baseline than its first character.
+    """Yield start and end of each number whose first and last characters are on different baselines.
 
-    The character before a number counts as its first. So does a close character before a line break, because PDFium
-    breaks some lines before a script.
+    A character directly before a number counts as its first character, even across a line break if both are close:
+    PDFium breaks some lines before a script.
     """
     origin, x, y = quick("FPDFText_GetCharOrigin"), ctypes.c_double(), ctypes.c_double()
     to_x, to_y = ctypes.byref(x), ctypes.byref(y)

@@ -46,7 +46,7 @@ _HERE = "orchestrator.documents.worker_functions:"
 _PLAIN_AHEAD = 64
 """Maximum number of plain texts to pass over while looking for work for the worker processes."""
 _FILES_AHEAD = 4
-"""Files started per possible call of a cluster, so that a slow file does not delay other files."""
+"""Files started per call that the cluster can run at a time, so that a slow file does not delay other files."""
 OCR_MEMORY = 2_000_000_000
 """Bytes for a worker that reads scans. A full A4 page takes 1.3 GB, including the library's caches."""
 _MOST_ODD = 3

@@ -49,7 +49,7 @@ _LOST = re.compile(rb"\\(pict|nonshppict|objdata)(?![a-z])")
 
 def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict[str, object]]:
     """Return the text. Raises ExtractionError (unreadable)."""
-    del most  # it has at most as many characters as bytes
+    del most  # a text has at most as many characters as bytes
     if not data.lstrip().startswith(b"{\\rtf"):
         raise damaged("RTF document")
     text = _Text(named(encoding) or "cp1252").read(data)

@@ -54,7 +54,7 @@ class _Shapes:
         self._is_text = False
         self._is_typed = False  # the paragraph has text outside fields
         self._fields = 0
-        self._script: Callable[[str], str] | None = None  # of the open run
+        self._script: Callable[[str], str] | None = None  # superscript or subscript of the open run
         self._run = 0  # index of the open run's first piece
         self._fallback = 0
 

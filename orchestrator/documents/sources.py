@@ -175,7 +175,6 @@ class _Opened:
             self._check_table(readers)
 
     def _check_table(self, readers: Readers | None) -> None:
-        """Raise InputError for a lone table without `text_column`. The hint lists a local table's columns."""
         file = FoundFile(self.path, os.path.basename(self.path))
         if (kind := self.kind(file)).holds is Holds.ROWS:
             table = self.table(file, kind)._replace(text_column="")
@@ -211,7 +210,6 @@ class _Opened:
         return next((name for pattern, name in self._encodings if pattern.match(found.relative)), None)
 
     def table(self, found: FoundFile, kind: Kind) -> tables.TableFile:
-        """Return a file of rows or parts. Raises UsageError if a library for its format is missing."""
         name, spec = printable(found.relative), self.source
         if kind.name == "parquet" and spec.text_column is not None:
             require_parquet(self.key(name))

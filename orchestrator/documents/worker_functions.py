@@ -97,7 +97,7 @@ def _render(about: Plain | None) -> Render | None:
         return None
     render = Render(*about)  # type: ignore[arg-type]
     if render.is_ocr:
-        ask_for_more()  # memory
+        ask_for_more()  # OCR needs more memory than other readers
     return render
 
 

@@ -155,7 +155,6 @@ def _adapter_of(schema: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
 
 
 def _field_names(schema: Any) -> list[str]:
-    """Return the Python names of a type's fields, in order; empty if unknown."""
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         return list(schema.model_fields)
     return [field.name for field in dataclasses.fields(schema)] if dataclasses.is_dataclass(schema) else []

@@ -63,7 +63,6 @@ class _Build(Struct):
     outcome: Any = None
 
     def see_through(self, charge: bytes) -> None:
-        """Send the order and wait until the process has ended; runs in a thread."""
         said, _ = self.process.communicate(charge)
         try:
             self.outcome = pickle.loads(said)

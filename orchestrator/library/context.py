@@ -244,7 +244,6 @@ class Context(CommandSettings):
         return left > 0 >= waiting
 
     def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
-        """Return why rows do not run, as reported by the daemon or its servers; None if all is well."""
         from orchestrator.daemon.health import last_to_fail, remedy, without_engine
         from orchestrator.daemon.lock import running_daemon
         from orchestrator.pipeline.refused_rows import describe_refused

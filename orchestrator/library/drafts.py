@@ -283,7 +283,6 @@ def question_of(
 
 
 def _located(path: str) -> dict[str, Any]:
-    """Return a path as a source. Wildcards are split off into a pattern."""
     if addresses.is_address(path):
         return {"path": path}
     parts = Path(path).expanduser().absolute().parts

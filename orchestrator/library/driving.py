@@ -224,7 +224,6 @@ def _wait_message(context: Context, job: Job) -> str | None:
 
 
 def _not_ended(context: Context, job: Job, why: str) -> BackendError:
-    """Return the error that names batches which continue although their job was cancelled."""
     shards = [one for one in context.store.shards.of_job(job.id) if one.state in AT_BACKEND]
     told = [
         f"{one.batch_id or f'shard {one.number:03d} (perhaps sent)'} of {number_of(one.rows, 'row')} at {one.backend}"

@@ -124,8 +124,6 @@ _PANDAS_DTYPES = {
 
 
 class _Pandas(_Library):
-    """A pandas DataFrame. Its index is kept, even with repeated labels."""
-
     @property
     def columns(self) -> list[str]:
         return [name for name in self._frame.columns if isinstance(name, str)]
