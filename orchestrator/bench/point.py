@@ -39,8 +39,6 @@ LEAST_DRAIN = 5.0
 
 
 class PointEnd(StrEnum):
-    """How a point ended."""
-
     MEASURED = "measured"
     SHORT = "short"  # time ran out before two flights had ended; the rate is a lower bound
     FELL_OVER = "fell_over"  # too many attempts failed, or the engine stopped answering

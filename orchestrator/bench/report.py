@@ -54,7 +54,6 @@ class TunePoint(Struct, frozen=True):
 
     @property
     def run(self) -> TuneRun:
-        """The point as input for the comparison of settings."""
         return TuneRun(self.options, self.round, None if self.result is None else self.result.rows_per_second)
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +78,6 @@ class Tuned(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The outcome as a sentence."""
         winner = self.winner
         if winner.options is None or winner.rows_per_second is None:
             return "no settings worked: every engine failed to start or to answer"
@@ -118,14 +116,12 @@ class BenchReport(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Headline with the model, the backend and the measured rows."""
         version = f", {self.engine_version}" if self.engine_version else ""
         rows = f"{self.rows:,} of {number_of(self.job_rows, 'row')} of {self.job}"
         return f"{self.model} at {self.backend}{version}: {rows}"
 
     @property
     def knee_words(self) -> str:
-        """The best concurrency, or the reason why none works."""
         knee = self.measured.knee
         if isinstance(knee, NoKnee):
             return f"no concurrency works: {knee.reason}"
@@ -134,7 +130,6 @@ class BenchReport(Struct, frozen=True):
 
     @property
     def comparisons(self) -> list[str]:
-        """Comparisons of modes and orders, as sentences."""
         found: list[str] = []
         at_knee = self.measured.at_knee
         if at_knee is None or not at_knee.rows_per_second:
@@ -251,7 +246,6 @@ def plot_cells(sweep: Sequence[BenchPoint]) -> list[tuple[str, float, str]]:
 
 
 def rates_words(rates: EngineRates) -> str:
-    """Describe the rates that `--apply` stores."""
     answers = "" if rates.decode is None else f" and writes {rates.decode:,.0f} tokens/s of answers"
     start = "" if rates.start_seconds is None else f", starts in {duration(rates.start_seconds)}"
     best = f"best at {number_of(rates.best_limit, 'row')} at once"

@@ -95,7 +95,6 @@ class PointRows(RowSource):
 
     @property
     def model(self) -> str | None:
-        """Model that the rows name."""
         return self._plan.model
 
     @property
@@ -172,7 +171,6 @@ class PointRows(RowSource):
         return body
 
     def refuse(self, work: Work, fault: LineError) -> None:
-        """End a row that must not be sent."""
         self.problem = fault.message
         self._end(RowEnd(0.0, 0.0, NO_TOKENS, is_answer=False))
 
@@ -201,7 +199,6 @@ class PointRows(RowSource):
 
     @property
     def is_stopping(self) -> bool:
-        """True if the rows of this point are no longer wanted."""
         return self._stopping
 
     def stop(self) -> None:

@@ -77,7 +77,6 @@ class Bench(Struct):
     listeners: BenchListeners
 
     def run(self) -> BenchReport:
-        """Measure the missing points, and return the report."""
         name = backend_named(self.config, self.wishes.backend)
         if self.wishes.effort is not None and not isinstance(self.config.backends[name], EnginesBackend):
             raise UsageError(

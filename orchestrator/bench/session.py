@@ -49,7 +49,6 @@ class Notebook:
         return name in self._notes
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Return the figures under a name, or None."""
         return self._notes.get(name)
 
     def under(self, folder: str) -> list[BenchNote]:
@@ -204,7 +203,6 @@ class Session:
 
     @property
     def point_seconds(self) -> float:
-        """Measuring time per point, in seconds."""
         points = SWEEP_POINTS + 2 + len(self.modes)
         return min(MOST_SECONDS, max(LEAST_SECONDS, 60 * self.minutes / points / OVERHEAD))
 

@@ -120,7 +120,6 @@ class Screen:
             self._console.print(_drawn(lines), crop=False)
 
     def stop(self) -> None:
-        """Stop drawing and restore the terminal."""
         if self._live is not None:
             self._safe.__exit__(None, None, None)
             self._live.stop()

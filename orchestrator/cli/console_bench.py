@@ -20,7 +20,6 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def bench_lines(report: BenchReport, width: int | None) -> list[Line]:
-    """Return the verdict, the table, the plot and the other findings."""
     lines = [*sentence(report.title, width, "bold"), ()]
     if report.verdict is not None:
         lines += [*sentence(report.verdict.sentence, width, "bold"), ()]
@@ -37,7 +36,6 @@ def bench_lines(report: BenchReport, width: int | None) -> list[Line]:
 
 
 def plot_lines(report: BenchReport, width: int | None) -> list[Line]:
-    """Plot throughput by concurrency, one bar each."""
     bars = plot_cells(report.measured.sweep)
     name = max((len(one) for one, _, _ in bars), default=0)
     figure = max((len(words) for _, _, words in bars), default=0)

@@ -165,7 +165,6 @@ def _bar(done: int, total: int, width: int) -> Sequence[StyledText]:
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[LiveProgress]:
-    """Show progress during a block."""
     view = LiveProgress(quiet=quiet)
     view.start()
     try:

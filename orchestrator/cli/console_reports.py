@@ -40,7 +40,6 @@ def cost_lines(report: CostReport, width: int | None) -> list[Line]:
 
 
 def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line]:
-    """Show forecasts beside the actual values, with a verdict on each."""
     first, last = min(line.first_at for line in lines), max(line.last_at for line in lines)
     title = f"Forecasts made from {moment_words(first)} to {moment_words(last)}"
     name, *others = CALIBRATION_COLUMNS

@@ -21,7 +21,6 @@ _ROW_STYLE = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "exp
 
 
 def exchange_lines(found: Iterable[Exchange], width: int | None) -> list[Line]:
-    """Show requests with their answers, one after the other."""
     lines: list[Line] = []
     for exchange in found:
         lines += [*([()] if lines else []), *_exchange(exchange, width)]

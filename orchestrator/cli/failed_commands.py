@@ -79,7 +79,6 @@ def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool)
 
 
 def interrupted(message: str, *, as_json: bool) -> int:
-    """Report that a command was stopped and return the exit code."""
     say(f"orch: {message}")
     if as_json:
         _print({"code": "interrupted", "message": message, **_PLACE, "hint": None, "exit_code": INTERRUPTED})

@@ -36,6 +36,5 @@ def show(text: str, *, whole: bool = False) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a result for programs on stdout."""
     # Control characters become JSON escapes, so the value stays the same.
     sys.stdout.write(escape_controls(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")

@@ -91,7 +91,6 @@ class PagesProcess:
         self._file.close()
 
     def use(self, config: Config) -> None:
-        """Use these settings from now on."""
         with self._lock:
             self._charge = replace(self._charge, config=config)
         self._tell(config)

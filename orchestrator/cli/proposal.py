@@ -118,13 +118,11 @@ def _json_rows(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def name_of(folder: Path) -> str:
-    """Return a job name made from the folder's name."""
     plain = "".join(one for one in unicodedata.normalize("NFKD", folder.name) if not unicodedata.combining(one))
     return re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")[:40] or "documents"
 
 
 def text_columns(files: FoundFiles, folder: Path) -> dict[str, str | None]:
-    """Return the guessed text column of each of the first tables."""
     return {name: text_column(folder / name) for name in files.tables[:MAX_TABLES]}
 
 

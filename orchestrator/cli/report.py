@@ -238,7 +238,6 @@ def written(context: Context, path: Path, page: str, *, overwrite: bool) -> None
 
 
 def parsed_since(text: str | None) -> datetime | None:
-    """Parse `--since`. Raises UsageError."""
     if text is None:
         return None
     try:

@@ -111,7 +111,6 @@ def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
 
 
 def damaged_part() -> ExtractionError:
-    """Return the error for a single damaged member."""
     return unreadable(
         "It is damaged in the archive, or packed in a way that is not read; pack it again, or exclude it."
     )

@@ -29,7 +29,6 @@ _NAMES = {
 
 
 def name_of(kind: str) -> str:
-    """Return the name of a kind of file for notes."""
     return _NAMES.get(kind, f".{kind}")
 
 

@@ -70,7 +70,6 @@ class Downloads:
             yield self._done(*waiting.popleft())
 
     def one(self, remote: RemoteObject, limit: int | None) -> str | ExtractionError:
-        """Return the path of a downloaded file, or its error."""
         path = self._done(None, self._begin(remote, limit))[1]
         assert path is not None
         return path

@@ -183,7 +183,6 @@ def fields_of(kind: str) -> frozenset[str]:
 
 
 def io_problem(error: OSError) -> ExtractionError:
-    """Return the problem for a file that the system cannot read."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ExtractionError(
             DocumentProblem.VANISHED, "It was listed and is gone; run again if that was a mistake."

@@ -18,8 +18,6 @@ OTHER = "other"
 
 
 class IgnoredReason(StrEnum):
-    """Reason why a file or other entry is not a document."""
-
     KIND = "kind"  # a kind of file that is not read here
     LOCK = "lock"  # the lock file of an office program, beside an open document
     LINK = "link"  # leads out of the source's folder, or into the system's folders

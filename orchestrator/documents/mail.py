@@ -49,7 +49,6 @@ def mail_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
 
 
 def begins_with_a_header(data: bytes) -> bool:
-    """Return True if bytes start with a mail header."""
     return _HEADER.match(data.removeprefix(_MARK).lstrip()) is not None
 
 

@@ -100,7 +100,6 @@ def unlocked(data: bytes, *passwords: str) -> bytes:
 
 
 def encrypted() -> ExtractionError:
-    """Return the error for a document that needs a password."""
     return ExtractionError(
         DocumentProblem.ENCRYPTED, "The document opens only with a password; save a copy without one, or exclude it."
     )

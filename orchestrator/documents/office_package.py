@@ -104,7 +104,6 @@ class Package:
             return stream.read(size)
 
     def parse(self, part: str, start: Start, end: End | None = None, characters: End | None = None) -> None:
-        """Parse a part's XML from front to back with these handlers."""
         parse(self.pieces(part), start, end, characters)
 
     def check_unread(self) -> None:

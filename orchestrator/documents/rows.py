@@ -20,7 +20,6 @@ class TableRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The row's name in messages."""
         return "The row" if self.has_id else f"Row {self.number}"
 
 

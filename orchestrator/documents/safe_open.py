@@ -99,7 +99,6 @@ class Opener:
         self._folder = -1
 
     def open(self, path: str, within: str | None) -> tuple[int, os.stat_result]:
-        """Open a file as `open_file` does."""
         folder, _, name = path.rpartition("/")
         if not folder:
             return open_file(path, within)

@@ -141,7 +141,6 @@ def columns(file: TableFile) -> Columns | None:
 
 
 def has_all(tables: Sequence[Columns], settings: Mapping[str, str | None]) -> bool:
-    """True if each setting's column is in some table."""
     return all(any(name in table.names for table in tables) for name in filter(None, settings.values()))
 
 
@@ -161,7 +160,6 @@ def check_columns(tables: Sequence[Columns], settings: Mapping[str, str | None],
 
 
 def names_words(names: Sequence[str]) -> str:
-    """List the first columns of a table."""
     there = ", ".join(column[:MOST_SHOWN] for column in names[:MOST_NAMED]) or "none"
     return f"columns there: {there}" + (f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else "")
 
@@ -348,7 +346,6 @@ class SeenTexts:
         self._used = 0
 
     def add(self, text: str) -> bool:
-        """Add a text and return True if it is new."""
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         if not self._insert(int.from_bytes(digest) or 1):  # 0 marks a free slot
             return False

@@ -196,7 +196,6 @@ def _kind(entry: os.DirEntry[str]) -> tuple[str, bool]:
 
 
 def listing_problem(error: OSError) -> ExtractionError:
-    """Return the problem for a folder that cannot be listed."""
     if isinstance(error, FileNotFoundError):
         return ExtractionError(
             DocumentProblem.VANISHED,

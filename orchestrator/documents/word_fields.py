@@ -13,8 +13,6 @@ def is_on(value: str) -> bool:
 
 
 class FormField:
-    """A form field, collected from its XML elements."""
-
     def __init__(self) -> None:
         self._kind = ""
         self._default = self._chosen = ""

@@ -27,7 +27,6 @@ _LEAP = datetime.datetime(1900, 3, 1, tzinfo=datetime.UTC)
 
 
 def holds_xml_sheets(data: bytes) -> bool:
-    """Return True if a file is a SpreadsheetML workbook."""
     return data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" and _SPACE.encode() in data[:8192]
 
 

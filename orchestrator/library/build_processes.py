@@ -92,11 +92,9 @@ class BuildProcesses:
             self.end(key)
 
     def use(self, config: Config) -> None:
-        """Use these settings for builds that start from now on."""
         self._config = config
 
     def begin(self, key: str, order: BuildOrder[object], deadline: datetime | None) -> None:
-        """See `Builds`."""
         at = time.monotonic()
         self._waiting[key] = deadline or _LAST, at
         waiting = {name: due for name, (due, asked) in self._waiting.items() if at - asked < FORGOTTEN_SECONDS}
@@ -113,11 +111,9 @@ class BuildProcesses:
         return len(running) < MOST and sum(at - build.began < GIVES_WAY_SECONDS for build in running) < PLACES
 
     def is_busy(self, key: str) -> bool:
-        """See `Builds`."""
         return key in self._builds
 
     def look(self, key: str) -> Done[object] | None:
-        """See `Builds`."""
         build = self._builds.get(key)
         if build is None or not build.is_over:
             return None
@@ -129,7 +125,6 @@ class BuildProcesses:
         return Done(build.outcome)
 
     def end(self, key: str) -> None:
-        """See `Builds`."""
         self._waiting.pop(key, None)
         if (build := self._builds.pop(key, None)) is not None:
             build.process.kill()

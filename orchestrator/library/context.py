@@ -66,7 +66,6 @@ class CommandSettings:
         return load(self.place)
 
     def use(self, config: Config) -> None:
-        """Use these settings from now on."""
         self.__dict__["config"] = config
 
     @cached_property

@@ -53,7 +53,6 @@ class LogView:
         self._said = ""
 
     def say(self, text: str) -> None:
-        """Log a message."""
         log.info("%s", text.removeprefix("orch: "))
 
     def warn(self, text: str) -> None:
@@ -61,7 +60,6 @@ class LogView:
         log.warning("%s", text.removeprefix("orch: "))
 
     def is_due(self) -> bool:
-        """Return True if drawing now would show something."""
         return not self._is_quiet and time.monotonic() - self._drawn_at >= self.seconds
 
     def job(self, detail: JobDetail, rate: float) -> None:
@@ -92,7 +90,6 @@ class TerminalView(LogView):
     seconds = DRAW_SECONDS
 
     def say(self, text: str) -> None:
-        """Print a permanent message."""
         self.stop()
         say(text)
 

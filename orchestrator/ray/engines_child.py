@@ -275,8 +275,6 @@ def _first_line(error: BaseException) -> str:
 
 
 class WantedEngines:
-    """All wanted engines, with the tasks that run them."""
-
     def __init__(self, leash: str) -> None:
         self._leash = leash
         self._running: dict[str, tuple[Placed, asyncio.Task[None]]] = {}
@@ -316,7 +314,6 @@ class WantedEngines:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Return the nodes of the cluster with their resources."""
     return [
         {
             "id": node["NodeID"],
