@@ -24,7 +24,7 @@ _THOUGHTS = ("think", "thought", "reason", "summary")
 """Words in the kinds of parts that hold thoughts."""
 _BESIDE = frozenset({"type", "text", "annotations", "logprobs", "citations"})
 WORDLESS = frozenset({"message", "reasoning"})
-"""Kinds of items in a response that add no answer to its text."""
+"""Kinds of items in a response that are neither tool calls nor other additions to its text."""
 
 
 _LEVELS = 6

@@ -55,7 +55,7 @@ def code_in(answer: Answer) -> str | None:
 
 
 def bare_text(text: str, schema: Mapping[str, Any] | None) -> str:
-    """Return the text of an answer without a code that its schema does not ask for."""
+    """Return an answer's text; a code that the schema does not ask for is removed."""
     value = _value_in(text)
     bare = row_codes.without_code(value, schema)
     return text if bare is value else msgspec.json.encode(bare).decode()

@@ -12,7 +12,7 @@ NOT_AT_ONCE = "it does not answer at once"
 class Candidate(Struct, frozen=True):
     """A backend before the filter; `objection` is the reason against it for this job, if any.
 
-    `example` is a name that its models may have. `unpriced` is the model whose missing price is the objection.
+    `example` is a model's name for messages. `unpriced` is the model whose missing price is the objection.
     """
 
     name: str

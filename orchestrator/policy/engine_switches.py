@@ -146,7 +146,7 @@ def steps(
 
 
 def _stops_outside_hours(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
-    """Return the stops. Just before the hours end, rows in flight may still finish."""
+    """Return a stop for each running engine; its rows in flight may finish if the hours have not ended yet."""
     left = max(0.0, (span.closes - now).total_seconds() - STOP_SECONDS) if now >= span.opens else 0.0
     at = span.closes if now >= span.opens else span.opens
     told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"

@@ -16,7 +16,7 @@ from orchestrator.core.sanitize import cut
 from orchestrator.policy.quote_search import find_quotes, folded
 
 FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
-"""A quote needs that many characters or that many words: a shorter quote could stand anywhere."""
+"""A quote needs this many characters or this many words: a shorter quote could stand anywhere."""
 NOT_FOUND, TOO_SHORT = "quote_not_found", "quote_too_short"
 _SHOWN = 80
 _MOST_TOLD = 5

@@ -148,7 +148,7 @@ def row_price(
     price = _without_unpriced(found.price(used), outcome.unpriced)
     if used == NO_USAGE:
         return price
-    try:  # `suppress` would take each row longer than the search
+    try:  # `suppress` would cost more time per row than the search
         at_once = _find(provider, model, outcome.model, Tier.STANDARD, at, None, True, overrides)
         return price if at_once is None else replace(price, listed=at_once.price(used).cost)
     except InputError:

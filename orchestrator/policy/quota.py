@@ -131,7 +131,7 @@ def refused(
 
     `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` respects the limit
     and no pause is needed. Otherwise other programs use the quota, or the backend counts more than we do, so pauses
-    grow. If no limit is stated and tokens of ours are in flight, the limit is below the sum, but not below what was
+    grow. If no limit is stated and we have tokens in flight, the limit is below the sum, but not below what was
     accepted.
     """
     total = in_flight_tokens + shard_tokens

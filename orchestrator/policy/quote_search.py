@@ -61,7 +61,7 @@ _fold = _Fold()
 
 
 class FoldedText(Struct, frozen=True):
-    """A text in comparison form; `folded_at` and `source_at` give the start of each run in either form."""
+    """A text in comparison form; `folded_at` and `source_at` give the start of each run in `text` and in `source`."""
 
     source: str
     text: str

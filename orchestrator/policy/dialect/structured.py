@@ -41,7 +41,7 @@ def ask_for(way: Structured, draft: Draft) -> None:
     if way is Structured.NONE or not _is_object(asked["schema"]):
         del draft.fields[FIELD]
     elif draft.recipient.provider == LOCAL:
-        # llama.cpp enforces a schema in this place; other local servers ignore it.
+        # llama.cpp enforces a schema under this key; other local servers ignore it.
         draft.fields[FIELD] = {"type": "json_object", "schema": asked["schema"]}
     else:
         draft.fields[FIELD] = {"type": "json_object"}

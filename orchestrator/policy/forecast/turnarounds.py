@@ -35,7 +35,7 @@ TONIGHT_WEIGHT = 4.0
 _PRIOR_SQUARES = 2.0
 """Weight of the prior that nights are independent, as a sum of squared deviations of the logarithm."""
 ENOUGH_NIGHTS = 30
-"""Nights after which the source no longer mentions the prior."""
+"""Number of nights from which on the forecast's source text no longer mentions the prior."""
 
 _FIRST, _RATIO = float(MINUTE), 1.1
 _LOG_RATIO = math.log(_RATIO)
