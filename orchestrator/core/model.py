@@ -322,7 +322,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.cut or self.repaired or self.odd_end or self.unverifiable
 
 
-class FinishedRow(msgspec.Struct, frozen=True):
+class FinishedRow(msgspec.Struct, frozen=True, gc=False):
     """A row for the merge. `result` is the (shard, kind, span) of its result line, None if the row has no line.
 
     `is_guessed`: the cost is an estimate by length, since the answer states no tokens.

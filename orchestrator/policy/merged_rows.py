@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from orchestrator.core import batch_api
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.jsonl import single_line
-from orchestrator.core.model import FinishedRow, RequestState, Usage
+from orchestrator.core.model import FinishedRow, RequestState, Why
 from orchestrator.policy.answer_check import AnswerCheck, raw_output
 from orchestrator.policy.answer_text import answer_of, response_json
 from orchestrator.policy.grounding import read_quotes
@@ -17,11 +20,69 @@ from orchestrator.policy.row_errors import QUARANTINED
 from orchestrator.policy.unpriced import may_have_unpriced, unpriced
 from orchestrator.settings.model_lists import rung_of
 
-_decode_line = json_decoder(batch_api.ResultLine).decode
+
+class _Answered(msgspec.Struct, gc=False):
+    response: batch_api.ResultResponse | None = None
+
+
+_decode_line = json_decoder(_Answered).decode
+_encode = msgspec.json.Encoder().encode
 
 
 def _encode_line(value: Any) -> bytes:
-    return single_line(msgspec.json.encode(value))
+    return single_line(_encode(value))
+
+
+class _Tokens(msgspec.Struct, gc=False):
+    input: int
+    cached: int
+    cache_write: int
+    output: int
+    reasoning: int
+    cache_write_1h: int | UnsetType
+    input_audio: int | UnsetType
+    output_audio: int | UnsetType
+    input_image: int | UnsetType
+    output_image: int | UnsetType
+    web_searches: int | UnsetType
+
+
+class _Origin(msgspec.Struct, gc=False):
+    backend: str | None
+    upstream: str | None
+    model: str
+    batch_id: str | None
+    tier: str | None
+    attempt: int
+    rung: int | None
+    tokens: _Tokens
+    cost_usd: str
+    latency_ms: int | None
+    settled_at: datetime | None
+    finish_reason: str | None
+    repaired: bool
+    prompt_version: str
+    document_cut_from_tokens: int | None
+    document_sent_as: str | None
+    document_notes: str | None
+    carried_from: str | None
+    why: Why | None
+    cost_estimated: bool | UnsetType
+    unpriced: Sequence[str] | UnsetType
+
+
+class _Line(msgspec.Struct, gc=False):
+    custom_id: str
+    document: str
+    task: str
+    stage: str | None
+    part: int | None
+    parts: int | None
+    status: RequestState
+    output: Any
+    error: Mapping[str, str | None] | None
+    provenance: _Origin
+    quotes: Any
 
 
 def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> bytes:
@@ -30,21 +91,15 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
     if row.error_code in QUARANTINED:
         output = None  # the answer may be about another document
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
+    quotes = UNSET if row.quotes is None else read_quotes(row.quotes)
+    origin = _origin(row, finish_reason, _unpriced(row, line))
+    stage = None if row.parts is None else row.stage
     return _encode_line(
-        {
-            "custom_id": row.custom_id,
-            "document": row.document,
-            "task": row.task,
-            "stage": row.stage,
-            "part": row.part,
-            "parts": row.parts,
-            "status": row.state,
-            "output": output,
-            "error": error,
-            "provenance": _provenance(row, finish_reason) | _unpriced(row, line),
-        }
-        | ({} if row.quotes is None else {"quotes": read_quotes(row.quotes)})
-    )
+        _Line(
+            row.custom_id, row.document, row.task, stage, row.part, row.parts, row.state, output, error, origin,
+            quotes,
+        )
+    )  # fmt: skip
 
 
 def output_of(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> tuple[Any, str | None]:
@@ -62,60 +117,34 @@ def output_of(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -
     return output, answer.finish_reason
 
 
-def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
+def _origin(row: FinishedRow, finish_reason: str | None, not_priced: Sequence[str]) -> _Origin:
+    """Return a row's provenance; fields that are rarely known are left out instead of null or 0."""
     alias, rung = rung_of(row.model)
-    return {
-        "backend": row.backend,
-        "upstream": row.upstream,
-        "model": row.answered_by or alias,
-        "batch_id": row.batch_id,
-        "tier": row.tier,
-        "attempt": row.attempt_number,
+    usage = row.usage
+    tokens = _Tokens(
+        usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.output_tokens,
+        usage.reasoning_tokens, usage.cache_write_1h_tokens or UNSET, usage.input_audio_tokens or UNSET,
+        usage.output_audio_tokens or UNSET, usage.input_image_tokens or UNSET, usage.output_image_tokens or UNSET,
+        usage.web_searches or UNSET,
+    )  # fmt: skip
+    return _Origin(
+        row.backend, row.upstream, row.answered_by or alias, row.batch_id, row.tier, row.attempt + 1,
         # Which model of its alias's list answered; unknown if another job, with its own list, answered.
-        "rung": rung if row.carried_from is None else None,
-        "tokens": {
-            "input": row.usage.input_tokens,
-            "cached": row.usage.cached_tokens,
-            "cache_write": row.usage.cache_write_tokens,
-            "output": row.usage.output_tokens,
-            "reasoning": row.usage.reasoning_tokens,
-            **_rare_counts(row.usage),
-        },
-        "cost_usd": f"{row.cost:f}",
-        "latency_ms": row.latency_ms,
-        "settled_at": row.settled_at,
-        "finish_reason": finish_reason,
-        "repaired": row.repaired,
-        "prompt_version": row.prompt_version,
-        "document_cut_from_tokens": row.cut_from_tokens,
-        "document_sent_as": row.sent_as,
-        "document_notes": row.notes,
-        "carried_from": row.carried_from,
-        "why": row.why,
-        **({"cost_estimated": True} if row.is_guessed else {}),
-    }
+        rung if row.carried_from is None else None,
+        tokens, f"{row.cost:f}", row.latency_ms, row.settled_at, finish_reason, row.repaired, row.prompt_version,
+        row.cut_from_tokens, row.sent_as, row.notes, row.carried_from, row.why,
+        # The cost is an estimate if the answer states no tokens.
+        row.is_guessed or UNSET, not_priced or UNSET,
+    )  # fmt: skip
 
 
-def _unpriced(row: FinishedRow, line: bytes | None) -> dict[str, Any]:
-    """Return the field for use that the cost does not cover; empty if the cost covers everything."""
+def _unpriced(row: FinishedRow, line: bytes | None) -> Sequence[str]:
+    """Return the names of use that the answer's cost does not cover."""
     counted = row.usage.input_tokens + row.usage.output_tokens
     if line is None or not may_have_unpriced(line, counted):
-        return {}
+        return ()
     response = _decode_line(line).response
-    found = () if response is None else unpriced(response_json(response), counted)
-    return {"unpriced": found} if found else {}
-
-
-def _rare_counts(usage: Usage) -> dict[str, int]:
-    counts = {
-        "cache_write_1h": usage.cache_write_1h_tokens,
-        "input_audio": usage.input_audio_tokens,
-        "output_audio": usage.output_audio_tokens,
-        "input_image": usage.input_image_tokens,
-        "output_image": usage.output_image_tokens,
-        "web_searches": usage.web_searches,
-    }
-    return {name: count for name, count in counts.items() if count}
+    return () if response is None else unpriced(response_json(response), counted)
 
 
 class _Plain(msgspec.Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -21,8 +22,16 @@ from sqlalchemy import (
 from orchestrator.core.model import PICO, Usage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 # Rows settled together have the same time, so few conversions are needed.
-_instant = lru_cache(maxsize=1024)(lambda micros: _EPOCH + timedelta(microseconds=micros))
+@lru_cache(maxsize=1024)
+def _instant(micros: Any | None) -> datetime | None:
+    return None if micros is None else _EPOCH + timedelta(microseconds=int(micros))
+
+
+def _dollars(picos: Any | None) -> Decimal | None:
+    return None if picos is None else (int(picos) * PICO).normalize()
 
 
 class Instant(TypeDecorator[datetime]):
@@ -34,8 +43,8 @@ class Instant(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
         return None if value is None else (value - _EPOCH) // timedelta(microseconds=1)
 
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else _instant(int(value))
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None]:
+        return _instant
 
 
 class Money(TypeDecorator[Decimal]):
@@ -47,8 +56,8 @@ class Money(TypeDecorator[Decimal]):
     def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> int | None:
         return None if value is None else int(value / PICO)
 
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
-        return None if value is None else (int(value) * PICO).normalize()
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Decimal | None]:
+        return _dollars
 
 
 class Names(TypeDecorator[tuple[str, ...]]):

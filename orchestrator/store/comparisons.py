@@ -18,7 +18,6 @@ from orchestrator.store.failures import acknowledgement_of
 from orchestrator.store.records import FINISHED, finished
 from orchestrator.store.tables import jobs, requests
 
-PAGE = 2000
 _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
 
 _NO_JOB = JobId("")
@@ -65,14 +64,14 @@ class Comparisons:
             .group_by(mine.document)
             .order_by(func.min(mine.seq))
         )
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             code, _, message = (row.code or "").partition(_THEN_MESSAGE)
             yield DocumentRun(**{**row._mapping, "code": code or None, "message": message or None})
 
     def removed_documents(self, before: JobId, after: JobId) -> Iterator[str]:
         # Not a join: documents have no index, so SQLite would search all documents for each document.
         only = _documents(before).except_(_documents(after)).subquery()
-        for row in self._db.stream(select(only.c.document).order_by(only.c.document), PAGE):
+        for row in self._db.stream(select(only.c.document).order_by(only.c.document)):
             yield row.document
 
     def only_in(self, job_id: JobId, other: JobId) -> Iterator[ComparedRow]:
@@ -84,7 +83,7 @@ class Comparisons:
             .where(mine.job_id == job_id, mine.part.is_(None), there.c.seq.is_(None))
             .order_by(mine.seq)
         )
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             yield ComparedRow(row.custom_id, row.document, row.task)
 
     def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
@@ -104,7 +103,7 @@ class Comparisons:
             .where(or_(mine.state != theirs.state, mine.error_code.is_distinct_from(theirs.error_code), *places))
             .order_by(mine.seq)
         )
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             yield finished(row[: len(FINISHED)]), finished(row[len(FINISHED) :])
 
     def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:

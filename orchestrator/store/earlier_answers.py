@@ -15,7 +15,6 @@ from orchestrator.store.database import Database
 from orchestrator.store.records import CARRIED, STATES, Earlier, EarlierRow
 from orchestrator.store.tables import HAS_KEY, IS_FRESH, jobs, requests, shards
 
-PAGE = 5000
 _ABOUT = (
     "custom_id", "fingerprint", "job_id", "carried_from", "released_at", "cut_from_tokens", "sent_as", "notes",
 )  # fmt: skip
@@ -93,7 +92,7 @@ class Known:
         c = requests.c
         before, now = (select(c.document).where(c.job_id == run) for run in (previous, job_id))
         found = before.except_(now).subquery()
-        for row in self._db.stream(select(found.c.document).order_by(found.c.document), PAGE):
+        for row in self._db.stream(select(found.c.document).order_by(found.c.document)):
             yield row.document
 
     def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:

@@ -24,7 +24,6 @@ from orchestrator.store.night_tables import acknowledgements
 from orchestrator.store.tables import HAS_FAILED, jobs, requests
 
 CHUNK = 500
-PAGE = 2000
 RUNS = 30
 """Number of earlier runs searched for a row's last outcome. A cancelled run may have no outcome for the row."""
 
@@ -79,7 +78,7 @@ class Failures:
         with self._db.read() as tx:
             runs = self._runs(tx, job)
         fresh: list[Any] = []
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             if row.state == RequestState.FAILED and row.failed_since is None:
                 fresh.append(row)
             if len(fresh) == CHUNK:
@@ -160,7 +159,7 @@ class Failures:
             .order_by(c.seq)
         )
         for job_id in newest_runs(self._db, home, series):
-            for row in self._db.stream(query.where(c.job_id == job_id), PAGE):
+            for row in self._db.stream(query.where(c.job_id == job_id)):
                 since = row.failed_since or row.created_at
                 yield Failure(
                     row.document, row.task, row.custom_id, row.error_code, row.error_message or "", job_id, row.name,

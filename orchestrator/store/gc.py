@@ -18,7 +18,6 @@ from orchestrator.store.database import Database
 from orchestrator.store.night_tables import acknowledgements
 from orchestrator.store.tables import jobs, ledger, requests
 
-PAGE = 5000
 CLEARED = "cleared_at"
 """Job option that marks a job whose files are removed."""
 IS_OVER: ColumnElement[bool] = or_(jobs.c.finished_at.is_not(None), jobs.c.error.is_not(None))
@@ -121,7 +120,7 @@ class Removals:
             .where(c.job_id.in_(_with_files(home)), c.result_shard.is_not(None), c.result_kind.is_not(None))
             .order_by(*place)
         )
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             yield row.result_shard, row.result_kind, Span(row.result_offset, row.result_length)
 
     def request_files(self, home: str) -> list[tuple[JobId, int]]:

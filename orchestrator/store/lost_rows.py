@@ -18,7 +18,6 @@ from orchestrator.store.tables import IS_LOST, jobs, ledger, requests, shards
 
 LOST, REPAID = "lost", "repaid"
 """Kinds of ledger lines: for a lost row, and for a row that a person agreed to pay for again."""
-_CHUNK = 500
 
 
 class LostRow(Struct, frozen=True):
@@ -69,7 +68,7 @@ class LostRows:
     def _stream(self, shard: Shard) -> Iterator[Any]:
         c = requests.c
         query = select(c.custom_id, c.fingerprint, c.cache_key).where(c.shard_id == shard.id)
-        yield from self._db.stream(query, _CHUNK)
+        yield from self._db.stream(query)
 
 
 def _may_share(job: Job, other: JobId) -> bool:

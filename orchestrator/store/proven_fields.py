@@ -17,7 +17,6 @@ from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, ledger,
 
 NEWEST_SHARDS = 5
 """Number of a model's newest batches, from an older version, whose requests are read for proofs."""
-PAGE = 1000
 
 
 class Proofs:
@@ -90,7 +89,7 @@ class Proofs:
             .order_by(c.endpoint, c.model, c.seq)
             .limit(most)
         )
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             span = Span(row.offset, row.length)
             yield SampleRow(JobId(row.job_id), row.seq, row.endpoint, row.model, row.task, span, row.max_output)
 

@@ -21,7 +21,6 @@ from orchestrator.store.database import Database
 from orchestrator.store.failures import newest_runs
 from orchestrator.store.tables import jobs, requests
 
-PAGE = 2000
 CHUNK = 500
 
 
@@ -104,7 +103,7 @@ class Quarantine:
             .where(first.c.state == RequestState.FAILED, first.c.released_at.is_(None))
             .order_by(c.seq)
         )  # fmt: skip
-        return self._db.stream(query, PAGE)
+        return self._db.stream(query)
 
     def _with_runs(self, job_id: JobId, name: str, series: str, rows: Sequence[Any]) -> Iterator[Held]:
         counted = self._runs(series, [row.custom_id for row in rows])

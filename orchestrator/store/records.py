@@ -319,16 +319,14 @@ def booked(
 _tokens: Callable[[Usage], tuple[int, ...]] = attrgetter(*COUNTS)
 
 
-def finished(
-    values: Sequence[Any], backend: str | None = None, batch_id: str | None = None, is_guessed: bool = False
-) -> FinishedRow:
-    """Return a row from the values of `FINISHED` and of `tables.OF_SHARD`."""
+def finished(values: Sequence[Any]) -> FinishedRow:
+    """Return a row from the values of `FINISHED`, and of `tables.OF_SHARD` if they follow."""
     (
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
         length, answered_by, upstream, latency_ms, *counts, tier, cost,
         error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as, notes,
-        repaired, quotes,
-    ) = values  # fmt: skip
+        repaired, quotes, backend, batch_id, is_guessed,
+    ) = values if len(values) > len(FINISHED) else (*values, None, None, False)  # fmt: skip
     # A twin's outcome comes from a row of its own job.
     is_twin = twin_of is not None and state != RequestState.PENDING
     return FinishedRow(

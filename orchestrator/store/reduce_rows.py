@@ -16,7 +16,6 @@ from orchestrator.store import records
 from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_BLOCKED, OF_SHARD, requests, shards
 
-PAGE = 5000
 _PART = requests.alias("part")
 
 
@@ -68,8 +67,8 @@ class Stages:
             .where(c.job_id == job_id, c.seq > of.seq, c.seq <= of.seq + of.parts)
             .order_by(c.seq)
         )
-        for row in self._db.stream(query, PAGE):
-            yield records.finished(row[:-3], *row[-3:])
+        for row in self._db.stream(query):
+            yield records.finished(row)
 
     def sent_parts(self, job_id: JobId, seq: int, parts: int) -> list[tuple[Span, str, int]]:
         """Return each part's request line, the position of the document's text in the line, and the part's number."""

@@ -127,7 +127,7 @@ class Rows:
             rows: Iterable[Any] = (row for row in self._of_canary(job_id) if row.avoid == avoid)
         else:
             query = select(*_WAITS).where(c.job_id == job_id, IS_WAITING, keeps_from(avoid))
-            rows = self._db.stream(query.order_by(c.endpoint, c.model, c.seq), PAGE)
+            rows = self._db.stream(query.order_by(c.endpoint, c.model, c.seq))
         for row in rows:
             size = tokens.estimate(row.length)
             yield WaitingRow(
@@ -146,7 +146,7 @@ class Rows:
     def of_shard(self, shard_id: ShardId) -> Iterator[InShard]:
         """Yield the rows of a shard, in input order."""
         query = select(*_IN_SHARD).where(requests.c.shard_id == shard_id).order_by(requests.c.seq)
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             yield _in_shard(row)
 
     def settled(self, shard_ids: Collection[ShardId]) -> dict[str, int]:
@@ -168,11 +168,11 @@ class Rows:
 
     def custom_ids(self, shard_id: ShardId) -> set[str]:
         query = select(requests.c.custom_id).where(requests.c.shard_id == shard_id)
-        return {custom_id for (custom_id,) in self._db.stream(query, PAGE)}
+        return {custom_id for (custom_id,) in self._db.stream(query)}
 
     def all_ids(self, job_id: JobId) -> Iterator[str]:
         query = select(requests.c.custom_id).where(requests.c.job_id == job_id)
-        for (custom_id,) in self._db.stream(query, PAGE):
+        for (custom_id,) in self._db.stream(query):
             yield custom_id
 
     def named(self, shard: Shard, custom_ids: Collection[str], *, anywhere: bool = False) -> dict[str, InShard]:
@@ -326,13 +326,13 @@ class Rows:
         of_shards = select(*columns).outerjoin(shards, shards.c.id == requests.c.result_shard)
         query = of_shards.where(requests.c.job_id == job_id)
         if only is None:
-            rows: Iterable[Any] = self._db.stream(query.order_by(requests.c.seq), PAGE)
+            rows: Iterable[Any] = self._db.stream(query.order_by(requests.c.seq))
         else:
             with self._db.read() as tx:
                 found = tx.execute(bulk.each(query, requests.c.custom_id, only, tx.dialect)).all()
             rows = sorted(found, key=lambda row: int(row.seq))
         for row in rows:
-            yield records.finished(row[:-3], *row[-3:])
+            yield records.finished(row)
 
     def carried(self, job_id: JobId) -> Counter[RequestState]:
         """Return the number of a job's rows that carry an earlier outcome, by state."""

@@ -138,7 +138,7 @@ class RowsByDocument:
         """Return the first documents of a job that `is_meant` accepts, in input order."""
         query = select(requests.c.document).where(requests.c.job_id == job_id).order_by(requests.c.seq)
         found: dict[str, None] = {}
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             if len(found) < most and is_meant(row.document):
                 found[row.document] = None
         return list(found)
@@ -160,7 +160,7 @@ class RowsByDocument:
         )
         with self._db.read() as tx:
             rows = tx.execute(query).all()
-        return [FoundRow(finished(row[:-7], *row[-7:-4]), Span(row[-4], row[-3]), *row[-2:]) for row in rows]
+        return [FoundRow(finished(row[:-4]), Span(row[-4], row[-3]), *row[-2:]) for row in rows]
 
 
 def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:

@@ -141,7 +141,7 @@ class Shards:
     def of_backend(self, backend: str) -> Iterator[Shard]:
         """Yield a backend's shards of every job, the oldest first."""
         query = select(shards).where(shards.c.backend == backend).order_by(shards.c.created_at, shards.c.id)
-        for row in self._db.stream(query, PAGE):
+        for row in self._db.stream(query):
             yield _shard(row)
 
     def asked_at(self, backend: str, batch_id: str) -> datetime | None:

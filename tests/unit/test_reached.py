@@ -17,8 +17,8 @@ IMPORTED = re.compile(r"^[ \t]*from (orchestrator[\w.]*) import (\([^)]*\)|[^\n]
 OTHERS = {
     # Called by libraries, under names that these choose.
     "reducer_override", "find_class", "list_commands", "get_command", "format_commands", "on_broken_pipe",
-    "process_bind_param", "process_result_value", "readinto", "writable", "capture_signals", "connect_tcp",
-    "connect_unix_socket", "start_tls", "invoke", "get_response", "describe", "resolve_command",
+    "process_bind_param", "process_result_value", "result_processor", "readinto", "writable", "capture_signals",
+    "connect_tcp", "connect_unix_socket", "start_tls", "invoke", "get_response", "describe", "resolve_command",
     "get_col_spec", "missing_host_key", "_decode_stat", "resume_writing", "auth_flow", "main_loop",
     # What a worker process does, named in a text.
     "main",
