@@ -41,7 +41,7 @@ STARTS = timedelta(days=30)
 SATURATED = 2
 """Settings run at this multiple of the best concurrency, so that the engine's own limits are the bottleneck."""
 MOST_FIRST = 30.0
-"""Maximum seconds of a setting's first run. Below, the run takes one second per minute of the bench."""
+"""Maximum seconds of a setting's first run; a short bench gives it one second per minute of the bench."""
 
 
 class BenchWishes(Struct, frozen=True):

@@ -18,9 +18,9 @@ from orchestrator.store.home_identity import adopt as go_on
 @click.argument("home_id", metavar="[HOME_ID]", required=False)
 @json_option
 def adopt(home_id: str | None, as_json: bool) -> int:
-    """Use this home: with the id HOME_ID if home.id is gone, or in place of the home that it is a copy of.
+    """Use this home: with the id HOME_ID if home.id is lost, or in place of the home of which this is a copy.
 
-    The other home of a copy does not send rows any more; stop its daemon first.
+    The other home then sends no more rows; stop its daemon first.
     """
     place = locate()
     home = Home(place.home)

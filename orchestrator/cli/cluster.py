@@ -26,7 +26,7 @@ def cluster() -> None:
     \b
     orch cluster status
     orch cluster up                          # the head of a new cluster
-    orch cluster up --join 10.0.0.5:6379     # a node of one that is there
+    orch cluster up --join 10.0.0.5:6379     # a node of an existing cluster
     """
 
 
@@ -84,7 +84,7 @@ def up(backend: str | None, join: str | None, as_json: bool, ray_options: tuple[
 @cluster.command()
 @json_option
 def down(as_json: bool) -> int:
-    """End the Ray node that `orch cluster up` started, and what runs on it."""
+    """End the Ray node that `orch cluster up` started, with its engines and tasks."""
     from orchestrator.ray.local_node import end_node
 
     with opened() as context:

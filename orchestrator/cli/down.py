@@ -23,8 +23,8 @@ SAY_SECONDS = 10.0
 def down(as_json: bool) -> int:
     """Stop the daemon of this home, and wait until it has ended.
 
-    It acts like Ctrl-C in `orch up`: rows in flight that are billed come back first, and nothing is lost. A daemon
-    that a Python program started by `submit` ends too.
+    It acts like Ctrl-C in `orch up`: the daemon waits for rows in flight that are billed, and nothing is lost. This
+    also ends a daemon that a Python program started by `submit`.
     """
     home = Home(locate().home)
     holder = running_daemon(home)

@@ -29,7 +29,7 @@ VERBS = {
 @json_option
 @click.pass_context
 def engines(ctx: click.Context, backend: str | None, as_json: bool) -> int:
-    """Show the engines of this home; start and stop those of a model.
+    """Show the engines of this home; start and stop the engines of a model.
 
     \b
     orch engines

@@ -26,9 +26,9 @@ PARTS = ("results", "requests", "servers", "database", "other")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 def gc(dry_run: bool, as_json: bool) -> int:
-    """Remove what [retention] in orch.toml allows and what killed processes left behind; say what is kept and why.
+    """Remove old jobs as [retention] in orch.toml allows, and leftovers of killed processes. Say which jobs are kept.
 
-    Never removes what a kept job's rows refer to, or the newest runs of a job file.
+    Never removes files that a kept job's rows refer to, or the newest runs of a job file.
     """
     from orchestrator.pipeline.gc import sweep
 

@@ -22,8 +22,8 @@ FOLDERS = ("how-to", "reference", "", "explanation", "decisions")
 def help_page(topic: str) -> None:
     """Show a page of the documentation, or the list of all pages.
 
-    TOPIC is the name of a page, or of a command without a page of its own. A terminal gets it laid out for its width,
-    a file or pipe the Markdown itself.
+    TOPIC is the name of a page, or of a command without a page of its own. On a terminal, the page is laid out for
+    its width. A file or pipe gets the Markdown.
 
     \b
     orch help

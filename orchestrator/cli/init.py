@@ -137,12 +137,12 @@ either party gives notice in writing three months before it ends. The rent is 84
 )
 @json_option
 def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
-    """Write an orch.toml and a job.yaml to start from into FOLDER (default: this one).
+    """Write an orch.toml and a job.yaml to start with into FOLDER (default: the current folder).
 
     If FOLDER holds documents, both are written beside it, for these documents: the job names their kinds and a model
-    that the server has. An existing orch.toml is kept, and the job names a model of its backends. Else a sample
-    document is added. Both files are commented and pass `orch validate`. Asks no questions and never overwrites a
-    file. FOLDER must exist: for a new one, run `mkdir FOLDER` first.
+    that the server has. An existing orch.toml is kept, and the job names a model of its backends. If FOLDER holds no
+    documents, a sample is added. Both files are commented and pass `orch validate`. Asks no questions and never
+    overwrites a file. FOLDER must exist: for a new one, run `mkdir FOLDER` first.
     """
     if not folder.exists():
         near = meant_file(str(folder))

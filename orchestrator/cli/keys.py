@@ -67,7 +67,7 @@ def dir_option(function: Command) -> Command:
 
 @click.group()
 def keys() -> None:
-    """API keys of `orch serve`: who may use it, and how much."""
+    """API keys of `orch serve`, and their limits."""
 
 
 @keys.command()

@@ -26,7 +26,7 @@ from orchestrator.reports.plans import plan_json, plan_lines, problem_lines
 def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
     """Show where a job would run, what it would cost, when it would finish, and why: routes taken, refused, probed.
 
-    It asks each backend that may take the job whether it answers and has the models; nothing is spent.
+    It asks each backend that may take the job for its models; nothing is spent.
     Exit code 3 if `orch run` and `orch submit` would be refused: by known figures, no plan meets the deadline and the
     budget. Estimates, such as a turnaround never seen or the cost of an hour, refuse nothing.
     """

@@ -90,7 +90,7 @@ def _list_counts(kinds: Counter[str]) -> str:
 def text_column(table: Path) -> str | None:
     """Return the column of a CSV or JSONL file with the most letters in its texts, or None.
 
-    Dates and numbers have few letters, so they lose.
+    Letters are counted because dates and numbers have few.
     """
     try:
         with table.open(encoding="utf-8-sig", errors="replace", newline="") as file:

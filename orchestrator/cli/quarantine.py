@@ -1,4 +1,4 @@
-"""`orch quarantine`: lists rows that failed for a lasting reason and are not asked again, and releases them."""
+"""`orch quarantine`: lists rows that failed permanently and are not retried, and releases them."""
 
 from __future__ import annotations
 
@@ -61,10 +61,7 @@ def list_held(job_id: str | None, as_json: bool) -> int:
 @click.option("--all", "everything", is_flag=True, help="All of every job file.")
 @json_option
 def release(document: str | None, job_id: str | None, everything: bool, as_json: bool) -> int:
-    """Let the next run retry rows.
-
-    Those of DOCUMENT, those of a job's file, or all.
-    """
+    """Release rows, so that the next run retries them: rows of DOCUMENT, rows of a job's file, or all."""
     if everything == (document is not None or job_id is not None):
         raise UsageError("name a DOCUMENT, --job JOB, or --all", hint="`orch quarantine list` shows them")
     with opened() as context:

@@ -60,7 +60,7 @@ def report_cost(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """Show what was paid, what was forecast, and what the same tokens cost at list prices."""
+    """Show the paid cost, the forecast cost, and the cost of the same tokens at list prices."""
     from orchestrator.reports.cost_reader import GROUPS, cost_of
 
     if by not in GROUPS and not (by.startswith("tag:") and by[4:]):
@@ -90,7 +90,7 @@ def report_cost(
 @since_option
 @json_option
 def report_forecast(since: str | None, as_json: bool) -> int:
-    """Compare forecasts with what happened, and say whether to trust them."""
+    """Compare forecasts with actual values, and say if they can be trusted."""
     from orchestrator.policy.forecast_trust import calibrate
 
     with opened() as context:
@@ -115,9 +115,7 @@ def report_forecast(since: str | None, as_json: bool) -> int:
 )
 @json_option
 def report_backends(forget: str | None, as_json: bool) -> int:
-    """Show the state of the backends: who answers, what waits there, how long batches take, what refusals have
-    shown.
-    """
+    """Show the state of each backend: waiting batches and rows, throughput, duration of batches, refused fields."""
     from orchestrator.daemon.health import fetch_health
     from orchestrator.reports.backends import backends_report
 
@@ -155,7 +153,7 @@ def _forget(context: Context, what: str) -> None:
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @json_option
 def report_night(which: str | None, as_markdown: bool, html: Path | None, overwrite: bool, as_json: bool) -> int:
-    """Show what a night brought: documents, answers, cost, time, and what needs attention.
+    """Show the results of a night: documents, answers, cost, time, and problems that need attention.
 
     A night lasts from noon to noon; DATE is the day it began. RUN is a run of a schedule with several
     a day, such as "2026-11-20 14:00". Default: the newest night with a job.

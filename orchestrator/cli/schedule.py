@@ -1,4 +1,4 @@
-"""`orch schedule`: job files that `orch up` runs night after night."""
+"""`orch schedule`: job files that `orch up` runs every night or every hour."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _checked(context: Context, file: Path, deadline: str | None, name: str | Non
 @schedule.command("list")
 @json_option
 def list_(as_json: bool) -> int:
-    """Show every schedule: when it runs next, and how its last night ended."""
+    """Show all schedules with their next and last nights."""
     with opened() as context:
         schedules = context.store.schedules.all()
         if as_json:
@@ -173,7 +173,7 @@ def list_(as_json: bool) -> int:
 @fail_on_option
 @json_option
 def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: bool) -> int:
-    """Show the nights of one schedule, or of all: how each ended, and why.
+    """Show the nights of one schedule or of all: result and reason.
 
     With --fail-on, exit with 1 if a schedule's newest night failed, was missed or has rows that it counts.
     """
@@ -214,7 +214,7 @@ def pause(name: str, as_json: bool) -> int:
 @NAME
 @json_option
 def resume(name: str, as_json: bool) -> int:
-    """Resume a paused schedule; nights that fell into the pause are not caught up."""
+    """Resume a paused schedule. Nights during the pause stay skipped."""
     with opened() as context:
         context.store.schedules.resume(_get(context, name).id, now())
         _show_one(context, _get(context, name), as_json)
@@ -225,7 +225,7 @@ def resume(name: str, as_json: bool) -> int:
 @NAME
 @json_option
 def run_(name: str, as_json: bool) -> int:
-    """Begin a night now, in place of the last due one, unless that night runs or is done."""
+    """Start the last due night now, unless it is running or done."""
     with opened() as context:
         night = make_due(context.store, _get(context, name), USER, now())
         if as_json:

@@ -156,7 +156,7 @@ def serve(
     orch serve 0.0.0.0:8090 --vllm /models/qwen --gpus 0,1 -- --max-model-len 8192
     orch serve --vllm /models/llama --ray auto --engines 0..8
 
-    Accepted work survives every stop and kill: start it again and it continues.
+    Accepted work survives every stop and kill: it continues when the server starts again.
     """
     # Import the server only when the command line is valid.
     from orchestrator.server.listen import Stop

@@ -85,7 +85,7 @@ class Package:
 
     @property
     def has_twins(self) -> bool:
-        """True if two part names differ only in case. A reference then means the part spelled exactly so."""
+        """True if two part names differ only in case. A reference then means the part with exactly its spelling."""
         return len(self._spelled) > len(self._names)
 
     def holds(self, part: str) -> bool:

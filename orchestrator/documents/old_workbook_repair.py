@@ -80,7 +80,7 @@ def repaired(data: bytes) -> tuple[bytes, str | None]:
 
 
 def in_encoding(text: str, encoding: str) -> str:
-    """Return a text that the library decoded as windows-1252, decoded by its true encoding."""
+    """Decode a text by its true encoding. The library decoded its bytes as windows-1252."""
     return text.translate(_AS_BYTES).encode("latin-1", "replace").decode(encoding, "replace")
 
 

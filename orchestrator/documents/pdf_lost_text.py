@@ -192,7 +192,7 @@ def _tiers(lines: list[list[_Character]]) -> Iterator[list[list[_Character]]]:
 
 
 def _once(characters: list[_Character]) -> Iterator[_Character]:
-    """Yield the characters without repetitions at almost the same position, which make text look bold."""
+    """Yield each character once. Some texts are drawn twice, slightly shifted, to look bold."""
     seen: set[tuple[str, int, int]] = set()
     for one in characters:
         step = _SAME * one.size

@@ -45,7 +45,7 @@ def is_same_file(stamp: str | None, other: str | None) -> bool:
 
 
 def is_unchanged(stamp: str | None, size: int | None, at: datetime) -> bool:
-    """Return True if a local file with this stamp had the same bytes when it was found at time `at` with this size.
+    """Return True if a local file with this stamp has not changed since it was found at time `at` with `size` bytes.
 
     `size` is None if unknown, as for files that crash their reader.
     """

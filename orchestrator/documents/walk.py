@@ -23,7 +23,7 @@ class FoundFile(NamedTuple):
 
 
 class Unlisted(NamedTuple):
-    """An unreadable folder or a dead link, with the reason."""
+    """A folder that cannot be listed, or a dead link, with the reason."""
 
     relative: str
     error: ExtractionError

@@ -69,9 +69,9 @@ class RayDriver:
         self._process: RayProcess | None = None
         self._connected_at: float | None = None
         self._ends = 0
-        """Consecutive ends of the child before WELL_SECONDS."""
+        """Number of times in a row that the child ended before WELL_SECONDS."""
         self._unreached = 0
-        """Consecutive ends of the child without reaching the cluster."""
+        """Number of times in a row that the child ended without reaching the cluster."""
         self._again_at = float("-inf")
         self._closed = False
 
