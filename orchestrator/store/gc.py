@@ -13,8 +13,9 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 
 from orchestrator.core.errors import StorageError
-from orchestrator.core.model import Job, JobId, JobKind, Span
+from orchestrator.core.model import Job, JobId, Span
 from orchestrator.store.database import Database
+from orchestrator.store.jobs import job_of
 from orchestrator.store.night_tables import acknowledgements
 from orchestrator.store.tables import jobs, ledger, requests
 
@@ -44,7 +45,7 @@ class Removals:
         """Return every job of a home, the newest first."""
         query = select(jobs).where(jobs.c.home == home).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
         with self._db.read() as tx:
-            return [Job(**{**row._mapping, "kind": JobKind(row.kind)}) for row in tx.execute(query)]
+            return [job_of(row) for row in tx.execute(query)]
 
     def carriers(self, home: str) -> dict[JobId, dict[JobId, int]]:
         """Return, for each job whose answers were carried over, the jobs that carry them, with numbers of rows."""

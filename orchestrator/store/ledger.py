@@ -27,11 +27,12 @@ from sqlalchemy import (
 )
 
 from orchestrator.core.model import PICO, BookedUsage, JobId, Price, RequestState, Usage
-from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
+from orchestrator.core.shards import AT_BACKEND, Shard
 from orchestrator.core.zones import utc_offsets
 from orchestrator.store import job_figures
 from orchestrator.store.database import Database
 from orchestrator.store.records import COUNTS
+from orchestrator.store.shards import shard_of
 from orchestrator.store.tables import ledger, requests, shards, tags
 
 _NOTHING = Usage()
@@ -128,7 +129,7 @@ class Ledger:
         if tag is not None:
             query = query.where(shards.c.job_id.in_(_tagged(tag)))
         with self._db.read() as tx:
-            return [Shard(**{**row._mapping, "state": ShardState(row.state)}) for row in tx.execute(query)]
+            return [shard_of(row) for row in tx.execute(query)]
 
     def book(
         self,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 from msgspec import Struct
 from sqlalchemy import select
@@ -59,16 +58,12 @@ class LostRows:
     def _rows_of(self, shard: Shard) -> tuple[set[tuple[str, str]], set[str]]:
         names: set[tuple[str, str]] = set()
         keys: set[str] = set()
-        for row in self._stream(shard):
+        query = select(requests.c.custom_id, requests.c.fingerprint, requests.c.cache_key)
+        for row in self._db.stream(query.where(requests.c.shard_id == shard.id)):
             names.add((row.custom_id, row.fingerprint))
             if row.cache_key is not None:
                 keys.add(row.cache_key)
         return names, keys
-
-    def _stream(self, shard: Shard) -> Iterator[Any]:
-        c = requests.c
-        query = select(c.custom_id, c.fingerprint, c.cache_key).where(c.shard_id == shard.id)
-        yield from self._db.stream(query)
 
 
 def _may_share(job: Job, other: JobId) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from msgspec import Struct
-from sqlalchemy import bindparam, exists, literal_column, select, update
+from sqlalchemy import bindparam, exists, select, update
 
 from orchestrator.core.model import FinishedRow, JobId, RequestState, Span
-from orchestrator.store import records
+from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_BLOCKED, OF_SHARD, requests, shards
 
@@ -49,7 +49,7 @@ class Stages:
         # keeps Postgres from turning it into a join.
         is_open = part.state.concat("") == RequestState.PENDING
         of_row = part.job_id == job_id, part.seq > c.seq, part.seq <= c.seq + c.parts
-        open_part = exists(select(part.seq).where(*of_row, is_open).correlate(requests).offset(literal_column("0")))
+        open_part = exists(select(part.seq).where(*of_row, is_open).correlate(requests).offset(bulk.NONE_SKIPPED))
         query = (
             select(c.seq, c.custom_id, c.task, c.parts, c.max_output)
             .where(c.job_id == job_id, IS_BLOCKED, ~open_part)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, exists, func, literal_column, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, select, update
 
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import refusal_holds
 from orchestrator.store.records import RefusalHold
-from orchestrator.store.tables import IS_TWIN, IS_WAITING, keeps_from, requests, shards
+from orchestrator.store.rows import ended_twins
+from orchestrator.store.tables import IS_WAITING, keeps_from, requests, shards
 
 _OF_JOB = select(refusal_holds).where(refusal_holds.c.job_id == bindparam("job")).order_by(*refusal_holds.primary_key)
 
@@ -73,15 +74,11 @@ class RefusalHolds:
 
         The failed rows are released from quarantine at once, so the next run of their job file asks them again.
         """
-        c = requests.c
         ended = update(requests).values(
             state=RequestState.FAILED, error_code=hold.code, error_message=hold.message, settled_at=now,
             released_at=now,
         )  # fmt: skip
-        first = requests.alias("first")
-        sent = first.c.job_id == hold.job_id, first.c.seq == c.twin_of, first.c.state != RequestState.PENDING
-        has_ended = exists(select(first.c.seq).where(*sent).correlate(requests).offset(literal_column("0")))
-        twins = ended.where(c.job_id == hold.job_id, c.state == RequestState.PENDING, IS_TWIN, has_ended)
+        twins = ended.where(*ended_twins(hold.job_id))
         with self._db.write() as tx:
             rows = 0
             for avoid in _avoided(tx, hold):

@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     bindparam,
     delete,
     exc,
     exists,
     func,
-    literal_column,
     select,
     update,
 )
@@ -266,10 +266,7 @@ class Rows:
             .where(c.job_id == job_id, c.state == RequestState.PENDING)
             .values(state=state, error_code=code, error_message=message, settled_at=now)
         )
-        sent = _FIRST.c.job_id == job_id, _FIRST.c.seq == c.twin_of, _FIRST.c.state != RequestState.PENDING
-        # OFFSET keeps Postgres from making the subquery a join, which may scan the whole job for each twin.
-        has_ended = exists(select(_FIRST.c.seq).where(*sent).correlate(requests).offset(literal_column("0")))
-        twins = statement.where(IS_TWIN, has_ended)
+        twins = statement.where(*ended_twins(job_id))
         with self._db.write() as tx:
             ended = tx.execute(statement.where(IS_WAITING | IS_BLOCKED | c.shard_id.in_(planned))).rowcount
             awaiting = statement.where(IS_AWAITING).values(twin_of=None, carried_from=None)
@@ -359,6 +356,15 @@ _WAITS = [
         "seq", "endpoint", "model", "length", "inputs", "max_output", "attempt", "avoid", "settled_at", "shard_id",
     )
 ]  # fmt: skip
+
+
+def ended_twins(job_id: JobId) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of a job's open rows that take the outcome of an ended row."""
+    c = requests.c
+    sent = _FIRST.c.job_id == job_id, _FIRST.c.seq == c.twin_of, _FIRST.c.state != RequestState.PENDING
+    # OFFSET keeps Postgres from making the subquery a join, which may scan the whole job for each twin.
+    has_ended = exists(select(_FIRST.c.seq).where(*sent).correlate(requests).offset(bulk.NONE_SKIPPED))
+    return c.job_id == job_id, c.state == RequestState.PENDING, IS_TWIN, has_ended
 
 
 def _in_shard(row: Sequence[Any]) -> InShard:

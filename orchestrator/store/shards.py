@@ -52,7 +52,7 @@ _SENT = (
 T = TypeVar("T")
 
 
-def _shard(row: Any) -> Shard:
+def shard_of(row: Any) -> Shard:
     values = dict(row._mapping)
     values["state"] = ShardState(values["state"])
     if values["held_code"] is not None:
@@ -136,13 +136,13 @@ class Shards:
     def of_job(self, job_id: JobId) -> list[Shard]:
         """Return the shards of a job, in order of their numbers."""
         with self._db.read() as tx:
-            return [_shard(row) for row in tx.execute(_OF_JOB, {"job": job_id})]
+            return [shard_of(row) for row in tx.execute(_OF_JOB, {"job": job_id})]
 
     def of_backend(self, backend: str) -> Iterator[Shard]:
         """Yield a backend's shards of every job, the oldest first."""
         query = select(shards).where(shards.c.backend == backend).order_by(shards.c.created_at, shards.c.id)
         for row in self._db.stream(query):
-            yield _shard(row)
+            yield shard_of(row)
 
     def asked_at(self, backend: str, batch_id: str) -> datetime | None:
         """Return when orch asked a backend for a batch, or None if the batch is not ours."""
@@ -164,7 +164,7 @@ class Shards:
         c = shards.c
         query = select(shards).where(c.backend == backend, c.account == account, c.batch_id.is_not(None))
         with self._db.read() as tx:
-            return [_shard(row) for row in tx.execute(query.order_by(c.submitted_at.desc()).limit(newest))]
+            return [shard_of(row) for row in tx.execute(query.order_by(c.submitted_at.desc()).limit(newest))]
 
     def adopt_account(self, backend: str, known: str, account: str) -> None:
         """Move a backend's shards from one account to another, because both names mean the same account."""
@@ -175,7 +175,7 @@ class Shards:
     def unclean(self, home: str) -> list[Shard]:
         """Return a home's ended shards whose remote files are still to be deleted or looked for."""
         with self._db.read() as tx:
-            return [_shard(row) for row in tx.execute(_UNCLEAN, {"home": home})]
+            return [shard_of(row) for row in tx.execute(_UNCLEAN, {"home": home})]
 
     def at_backend(self, backend: str) -> list[Shard]:
         """Return every job's shards whose batch counts, or may count, against a backend's quota now."""
@@ -185,7 +185,7 @@ class Shards:
             shards.c.preflight.is_(None),
         )
         with self._db.read() as tx:
-            return [_shard(row) for row in tx.execute(query)]
+            return [shard_of(row) for row in tx.execute(query)]
 
     def intended_since(self, backend: str, since: datetime) -> int:
         """Return the number of batches requested from a backend since a time."""
@@ -247,7 +247,8 @@ class Shards:
     def sent_to(self, backend: str, newest: int = 1000) -> list[Shard]:
         """Return every job's newest shards that were sent to a backend, the latest last."""
         with self._db.read() as tx:
-            return [_shard(row) for row in reversed(tx.execute(_SENT, {"backend": backend, "newest": newest}).all())]
+            rows = tx.execute(_SENT, {"backend": backend, "newest": newest}).all()
+            return [shard_of(row) for row in reversed(rows)]
 
     def counted_since(self, backend: str, since: datetime) -> list[Shard]:
         """Return every job's shards that are at a backend or ended there after `since`, including shards of preflight
@@ -256,7 +257,7 @@ class Shards:
         query = select(shards).where(shards.c.backend == backend)
         query = query.where(or_(shards.c.ended_at > since, shards.c.state.in_(AT_BACKEND)))
         with self._db.read() as tx:
-            return [_shard(row) for row in tx.execute(query).all()]
+            return [shard_of(row) for row in tx.execute(query).all()]
 
     def move(self, shard: Shard, to: ShardState, **facts: Any) -> None:
         """Move a shard from the state in which it was read. Raises StateConflict if it has moved since.
@@ -279,11 +280,8 @@ class Shards:
 
     def note(self, shard: Shard, **facts: Any) -> None:
         """Store facts about a shard that is still in the state in which it was read. Raises StateConflict."""
-        self._update(shard, **facts)
-
-    def _update(self, shard: Shard, **values: Any) -> None:
         with self._db.write() as tx:
-            self._change(tx, shard, **values)
+            self._change(tx, shard, **facts)
 
     def _change(self, tx: Connection, shard: Shard, **values: Any) -> None:
         if "held" in values:
@@ -295,11 +293,11 @@ class Shards:
     def find(self, shard_id: ShardId) -> Shard | None:
         with self._db.read() as tx:
             found = tx.execute(_BY_ID, {"shard": shard_id}).first()
-        return None if found is None else _shard(found)
+        return None if found is None else shard_of(found)
 
     def get(self, shard_id: ShardId) -> Shard:
         with self._db.read() as tx:
-            return _shard(tx.execute(_BY_ID, {"shard": shard_id}).one())
+            return shard_of(tx.execute(_BY_ID, {"shard": shard_id}).one())
 
 
 def _require_current(tx: Connection, job_id: JobId) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
@@ -94,10 +93,6 @@ def wait_until_sent(home: Home, patience: float = PATIENCE_SECONDS) -> None:
                 "the command is recorded here, but not on the home's replica yet",
                 hint="look with `orch status` before you repeat it",
             )
-        _ask(home.replica_asked)
+        with suppress(OSError):
+            home.replica_asked.touch()
         time.sleep(LOOK_SECONDS)
-
-
-def _ask(path: Path) -> None:
-    with suppress(OSError):
-        path.touch()

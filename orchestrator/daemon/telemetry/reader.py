@@ -132,7 +132,7 @@ class TraceReader:
         if exchange is None:
             return _words(found)
         output, reason = exchange.merged["output"], exchange.merged["provenance"]["finish_reason"]
-        answer = output if isinstance(output, str) or output is None else _json(output)
+        answer = output if isinstance(output, str) or output is None else msgspec.json.encode(output).decode()
         return {**content_of(body, answer, reason), **_words(found)}
 
     def _booked(self, shard: Shard) -> Booked:
@@ -172,7 +172,3 @@ def _words(found: FoundRow) -> dict[str, Value]:
 
 def _total(spread: Spread | None) -> int:
     return 0 if spread is None else spread.total
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

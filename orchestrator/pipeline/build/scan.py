@@ -114,7 +114,7 @@ class Sweep:
         entries = listed(source, base, self._clock_ns(), self._readers, self._report.ignored)
         chosen = (found for found in entries if selection.may_hold(found.key, is_table=found.is_table))
         for part in chunks(chosen, CHUNK):
-            marks = self._marks(part)
+            marks = self._store.jobs.marks(self._series, [found.key for found in part]) if self._runs else {}
             contents = {
                 found.key: marks[found.key].content
                 for found in part
@@ -136,9 +136,6 @@ class Sweep:
                     yield from self._table(found)
                 else:
                     yield from self._read(found, next(texts), self._before(found, marks.get(found.key)))
-
-    def _marks(self, part: Sequence[Listed]) -> dict[str, FileMark]:
-        return self._store.jobs.marks(self._series, [found.key for found in part]) if self._runs else {}
 
     def _before(self, found: Listed, mark: FileMark | None) -> dict[str, FileMark]:
         """Return what is remembered of the last reading of a file's documents, by key."""

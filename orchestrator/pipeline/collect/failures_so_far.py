@@ -22,6 +22,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.finish.confidences import checks_of
+from orchestrator.pipeline.lost_answers import KINDS
 from orchestrator.policy import results
 from orchestrator.policy.reask_lines import MENDABLE
 from orchestrator.policy.results import FoundLine
@@ -33,7 +34,6 @@ from orchestrator.store.records import InShard
 EVERY = timedelta(seconds=15)
 MOST_BYTES = 4 << 20
 """Maximum bytes read per call of `look`. If the file has more, the next call may follow at once."""
-KINDS = ("output", "error")
 Failing = dict[str, dict[str, int]]
 
 

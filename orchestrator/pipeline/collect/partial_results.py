@@ -15,6 +15,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.finish import merge
+from orchestrator.pipeline.lost_answers import KINDS
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.settings.home import Home
@@ -61,7 +62,7 @@ def _of_shard(
     assert shard.batch_id is not None
     sent = SentDocuments(store, home, shard.job_id)
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
-    for kind in ("output", "error"):
+    for kind in KINDS:
         path = folder / f"{shard.id}{PREVIEW}.{kind}"
         if not handle.api.partial(shard.batch_id, kind, path):
             continue

@@ -70,7 +70,7 @@ class Dispatch:
         """Take the next step of a pending shard, or pick up the result of sending it."""
         handle = self._work.handle(shard)
         if self._work.is_asking(shard):
-            return self._collect(job, shard, handle)
+            return self._ends(job, shard, handle, partial(self._work.provider_calls.collect, shard.id))
         if shard.rerouted_at is not None or not self._work.backends.planning(job).may_take(shard):
             # Rerouted before its batch was known to exist, or no longer allowed at its backend.
             self._dissolve(job, shard, shard.rerouted_for or "its backend may no longer be used for it")
@@ -172,7 +172,7 @@ class Dispatch:
         return over or self._work.budgets.no_room(job, shard)
 
     def _begin(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Begin to send a shard. Our own server answers at once; `_collect` picks up a provider's answer later."""
+        """Begin to send a shard. Our own server answers at once; `send` picks up a provider's answer later."""
         # Batches are created one at a time, for the sake of quotas. Asking a row may take a minute.
         is_batch = shard.preflight is None
         stage = self._submit if is_batch else self._ask
@@ -180,9 +180,6 @@ class Dispatch:
             self._work.ask, handle, shard, lambda: stage(job, shard, handle), alone=is_batch, pays=not is_batch
         )
         return self._ends(job, shard, handle, send)
-
-    def _collect(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        return self._ends(job, shard, handle, partial(self._work.provider_calls.collect, shard.id))
 
     def _ends(self, job: Job, shard: Shard, handle: BackendHandle, send: Callable[[], Done[bool] | None]) -> bool:
         try:
