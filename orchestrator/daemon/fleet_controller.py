@@ -145,13 +145,13 @@ class FleetController:
         except BackendError:
             return  # the server is ending, and its engines end too
         reports = self._driver.engines()
-        wishes = self._wishes(now)
-        self._note(reports, demands, wishes, now)
-        self._follow(reports)
-        self._learn(reports)
+        wishes = self._valid_wishes(now)
+        self._note_waiting_models(reports, demands, wishes, now)
+        self._join_and_leave(reports)
+        self._learn_speeds_and_starts(reports)
         steps = policy.steps(self._terms(self._slots), self._views(reports, now), demands, now, wishes)
-        steps += self._worn(reports, {(step.model, step.slots) for step in steps})
-        gathers = self._gathers(reports, demands)
+        steps += self._stops_of_worn_engines(reports, {(step.model, step.slots) for step in steps})
+        gathers = self._waits_for_more_rows(reports, demands)
         for step in steps:
             if step.cause is not StepCause.ROWS or not gathers:
                 self._act(step, reports)
@@ -159,7 +159,7 @@ class FleetController:
         self._holds.look(reports, self._settings)
         self._told = self._report(reports, wishes)
 
-    def _gathers(self, reports: Sequence[EngineReport], demands: Sequence[ModelDemand]) -> bool:
+    def _waits_for_more_rows(self, reports: Sequence[EngineReport], demands: Sequence[ModelDemand]) -> bool:
         if reports or not any(demand.waiting for demand in demands):
             self._asked_at = None
             return False
@@ -200,7 +200,7 @@ class FleetController:
         model = settings.models[name]
         return ModelTerms(name, model.tensor_parallel, model.swap == "sleep", start, settings.rows_per_second)
 
-    def _wishes(self, now: datetime) -> dict[str, EngineWish]:
+    def _valid_wishes(self, now: datetime) -> dict[str, EngineWish]:
         """Return the valid wishes. A start wish expires once the model has been idle for the idle time."""
         idle = self._settings.idle
         return {
@@ -214,7 +214,7 @@ class FleetController:
         last = max(wished.at, self._waited_at.get(model, wished.at))
         return (now - last).total_seconds()
 
-    def _note(
+    def _note_waiting_models(
         self,
         reports: Sequence[EngineReport],
         demands: Sequence[ModelDemand],
@@ -229,7 +229,7 @@ class FleetController:
             if wish is EngineWish.START:
                 self._waited_at.setdefault(name, now)
 
-    def _follow(self, reports: Sequence[EngineReport]) -> None:
+    def _join_and_leave(self, reports: Sequence[EngineReport]) -> None:
         assert self._server is not None
         there = {(report.model, report.slots): report for report in reports}
         self._leaving = {key: thread for key, thread in self._leaving.items() if thread.is_alive()}
@@ -246,7 +246,7 @@ class FleetController:
         for key in [key for key in self._joined if key not in there and key not in self._leaving]:
             self._server.leave(self._joined.pop(key), 0.0)
 
-    def _learn(self, reports: Sequence[EngineReport]) -> None:
+    def _learn_speeds_and_starts(self, reports: Sequence[EngineReport]) -> None:
         assert self._server is not None
         at, model_at = time.monotonic(), {url: key[0] for key, url in self._joined.items()}
         for one in self._server.progress():
@@ -288,9 +288,9 @@ class FleetController:
                 verb = "stopping" if step.kind is StepKind.STOP else "putting to sleep"
                 where = "" if report is None else f" on {report.name}"
                 self._tell(f"{self._name}: {verb} {step.model}{where}: {step.reason}")
-                self._let_go(step, key)
+                self._drain_and_end(step, key)
 
-    def _worn(self, reports: Sequence[EngineReport], others: set[Key]) -> list[EngineStep]:
+    def _stops_of_worn_engines(self, reports: Sequence[EngineReport], others: set[Key]) -> list[EngineStep]:
         assert self._server is not None
         sizes = {(one.model, one.slots): one.host_memory for one in reports}
         done = {one.url: one for one in self._server.progress()}
@@ -307,7 +307,7 @@ class FleetController:
                 found.append(EngineStep(StepKind.STOP, *key, StepCause.WORN, why))
         return found
 
-    def _let_go(self, step: EngineStep, key: Key) -> None:
+    def _drain_and_end(self, step: EngineStep, key: Key) -> None:
         server, url = self._server, self._joined.pop(key, None)
         end = self._driver.stop if step.kind is StepKind.STOP else self._driver.sleep
 
@@ -334,12 +334,12 @@ class FleetController:
         models = self._settings.model_names
         for name in set(models) - {one.model for one in reports}:
             cold = EngineReport(
-                "", name, (), "", EngineState.COLD, 0.0, problem=self._problem or self._why(name, wishes)
+                "", name, (), "", EngineState.COLD, 0.0, problem=self._problem or self._why_cold(name, wishes)
             )
             found.append({**cold.shown(), "name": None, "url": None})
         return sorted(found, key=lambda one: models.index(one["model"]))
 
-    def _why(self, model: str, wishes: dict[str, EngineWish]) -> str | None:
+    def _why_cold(self, model: str, wishes: dict[str, EngineWish]) -> str | None:
         hours, now = self._settings.open_hours, self._now()
         if hours is not None and now < (opens := hours.span(now).opens):
             return f"outside its hours; they begin at {opens.astimezone():%H:%M}"

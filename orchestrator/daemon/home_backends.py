@@ -141,7 +141,7 @@ class HomeBackends(BackendSet):
         measured_settings = replace(runs_under, measured_limits=limits)
         fleet = None
         if isinstance(settings, EnginesBackend | RayBackend) and self._dispatch:
-            fleet = self._fleet(name, settings)
+            fleet = self._new_fleet(name, settings)
             self._stack.callback(self.note_holds)
             self._stack.callback(fleet.close)
         server = self._stack.enter_context(
@@ -153,7 +153,7 @@ class HomeBackends(BackendSet):
             self._stack.callback(fleet.end)
         return Opened(handle, settings, server, runs_under, fleet)
 
-    def _fleet(self, name: str, settings: EnginesBackend | RayBackend) -> FleetController:
+    def _new_fleet(self, name: str, settings: EnginesBackend | RayBackend) -> FleetController:
         from orchestrator.daemon.drivers import driver_for
         from orchestrator.daemon.fleet_controller import FleetController
 
@@ -277,7 +277,7 @@ class HomeBackends(BackendSet):
     def _must_restart(self, name: str, found: Opened, settings: Backend) -> bool:
         if not isinstance(settings, OwnServer):
             return True
-        return server_settings(name, settings, dispatch=self._dispatch) != found.runs_under or _moves(
+        return server_settings(name, settings, dispatch=self._dispatch) != found.runs_under or _needs_new_engines(
             found.settings, settings
         )
 
@@ -299,7 +299,7 @@ class HomeBackends(BackendSet):
         found.ending.start()
 
 
-def _moves(before: Backend, settings: Backend) -> bool:
+def _needs_new_engines(before: Backend, settings: Backend) -> bool:
     if not isinstance(before, FleetBackend):
         return False
     return type(before) is not type(settings) or any(

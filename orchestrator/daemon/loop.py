@@ -205,7 +205,7 @@ class Daemon:
             self._reload()
             moved = self._round(mine)
             self.pipeline.remote_cleanup.tick()
-            self._look(mine)
+            self._check_health(mine)
             if self._only is None and mine is None:
                 with self.notices.apart("deliveries"):
                     self.pipeline.finisher.deliver_again()
@@ -235,7 +235,7 @@ class Daemon:
             if only is not None and job.id != only.id:
                 continue
             if only is None and (why := other_settings(self._store, job, self._config.path, now())) is not None:
-                self._say(job, "other_settings", why)
+                self._record_obstacle(job, "other_settings", why)
                 continue
             moved |= self._advance(job, mine is not None and mine.id == job.id)
         return moved
@@ -255,11 +255,11 @@ class Daemon:
             if has_no_room and job.built_at is None:
                 return self._caught(job, error, JobFault.NO_ROOM)
             if has_no_room or fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
-                self._say(job, problem_code(error), error.told)  # the job continues or ends by itself
+                self._record_obstacle(job, problem_code(error), error.told)  # the job continues or ends by itself
                 return False
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
-            self._say(job, problem_code(error), error.told)
+            self._record_obstacle(job, problem_code(error), error.told)
             if is_mine and isinstance(error, NotSent):
                 self._tell_unreached(job, error)
             passes = isinstance(error, BackendError) and not isinstance(error, (AccountError, RequestRefused))
@@ -267,12 +267,12 @@ class Daemon:
                 raise
             return False
         except InputError as error:
-            if self._at_backend(job):
+            if self._has_open_batches(job):
                 return self._caught(job, error, JobFault.INPUT)
             self._fail(job, JobFault.INPUT, error.told)
             return True
         except NotReplicated as error:
-            self._say(job, problem_code(error), error.told)
+            self._record_obstacle(job, problem_code(error), error.told)
             return False
         except StorageError:
             raise  # the error concerns the home
@@ -289,7 +289,7 @@ class Daemon:
         log.exception("job %s: %s", job.id, code)
         fault = self._faults.caught(job.id, error, now(), code)
         cancelled = job.cancel_requested_at is not None
-        at_backend = self._at_backend(job)
+        at_backend = self._has_open_batches(job)
         if fault.times >= TRIES and (cancelled or not at_backend):
             self._faults.cleared(job.id)
             left = "; its batches may still run at their backends: `orch reconcile` shows them" if at_backend else ""
@@ -298,10 +298,10 @@ class Daemon:
         said = self._problems.get(job.id)
         if said is None or said.text != fault.told:
             self._store.jobs.note(job.id, EventKind.FAULT, fault.told, now(), code=fault.kind)
-        self._say(job, fault.kind, fault.told)
+        self._record_obstacle(job, fault.kind, fault.told)
         return False
 
-    def _at_backend(self, job: Job) -> bool:
+    def _has_open_batches(self, job: Job) -> bool:
         return any(not one.state.is_final for one in self._store.shards.of_job(job.id))
 
     def _fail(self, job: Job, code: str, error: str) -> None:
@@ -348,7 +348,7 @@ class Daemon:
         for listener in self.listeners:
             listener(config)
 
-    def _say(self, job: Job, code: str, text: str) -> None:
+    def _record_obstacle(self, job: Job, code: str, text: str) -> None:
         before = self._problems.get(job.id)
         if before is not None and before.text == text:
             return
@@ -367,11 +367,11 @@ class Daemon:
                 if name not in self._unreached and "base_url" in settings.model_fields_set:
                     self._news.append(
                         f"{error.message}. orch waits for {settings.base_url}, and Ctrl-C ends the wait."
-                        + self._of_address(name, settings)
+                        + self._address_advice(name, settings)
                     )
                 self._unreached.add(name)
 
-    def _look(self, mine: Job | None) -> None:
+    def _check_health(self, mine: Job | None) -> None:
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
             return
         self._health_at = time.monotonic()
@@ -415,10 +415,10 @@ class Daemon:
             self._news.append(
                 f"{first['url']} does not answer ({first['problem']}). A server may still be loading, so orch waits "
                 f"up to {duration(settings.patience)} for it (`patience` in orch.toml). Ctrl-C ends the wait."
-                + self._of_address(name, settings)
+                + self._address_advice(name, settings)
             )
 
-    def _of_address(self, name: str, settings: OwnBackend | HostedBackend) -> str:
+    def _address_advice(self, name: str, settings: OwnBackend | HostedBackend) -> str:
         if isinstance(settings, FleetBackend):
             return ""
         field = "upstreams" if isinstance(settings, LocalBackend) else "base_url"

@@ -106,7 +106,7 @@ class Monitor:
             self._thread.join()
 
     def _look_safely(self, standstill: Standstill, now: datetime) -> None:
-        with _apart("jobs"):
+        with _errors_logged("jobs"):
             self.look(standstill, now)
 
     def look(self, standstill: Standstill, now: datetime) -> None:
@@ -115,14 +115,14 @@ class Monitor:
         A problem with one job or channel is logged, and does not affect the others.
         """
         home = self._home.identity()
-        for notice in (*standstill.notices, *self._nights(home, now)):
-            self._notify(notice, home, now)
+        for notice in (*standstill.notices, *self._failed_nights(home, now)):
+            self._queue_notice(notice, home, now)
         for job in self._store.jobs.unfinished(home):
-            with _apart(job.id):
+            with _errors_logged(job.id):
                 self._look_at(job, standstill, now)
         for job_id in self._store.alerts.ended_jobs(home, now - KEPT):
-            with _apart(job_id):
-                self._end(job_id, now)
+            with _errors_logged(job_id):
+                self._queue_end_messages(job_id, now)
         self._send(home, now)
 
     def _look_at(self, job: Job, standstill: Standstill, now: datetime) -> None:
@@ -130,21 +130,21 @@ class Monitor:
         watched = self._watched(job, standstill, now) if job.built_at is not None else None
         watched = watched or MonitoredJob(job, Counts(), events=self._store.jobs.events(job.id))
         for alert in alerts.due(watched, self._config.alerts, now):
-            self._raise(alert, now)
+            self._queue_alert(alert, now)
 
-    def _nights(self, home: str, now: datetime) -> Iterator[Notice]:
+    def _failed_nights(self, home: str, now: datetime) -> Iterator[Notice]:
         for name, night in self._store.schedules.failed_without_job(home, now - KEPT):
             reason = night.reason.partition("\n")[0]
             again = f"it waits for you: fix it, then run it with `orch schedule run {name}`"
             what = f"{night.schedule_id}:{night.name}:{night.created_at:%Y%m%d%H%M%S}"
             yield Notice(AlertKind.NIGHT, what, f"{name}, night of {night.name}: {reason}", again)
 
-    def _end(self, job_id: JobId, now: datetime) -> None:
+    def _queue_end_messages(self, job_id: JobId, now: datetime) -> None:
         quality, job = self._store.quality.of(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
         watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
         for alert in alerts.at_end(watched, self._config.alerts, withheld):
-            self._raise(alert, now)
+            self._queue_alert(alert, now)
         for channel in self._channels:
             self._store.alerts.add(AlertRecord(f"{REPORT}:{job_id}|{channel.name}", now, REPORT, job_id, "", ""))
 
@@ -173,7 +173,7 @@ class Monitor:
         ).outlook()
         return None if outlook is None else outlook.chance
 
-    def _raise(self, alert: Alert, now: datetime) -> None:
+    def _queue_alert(self, alert: Alert, now: datetime) -> None:
         for channel in self._channels:
             key = f"{alert.key}|{channel.name}"
             self._store.alerts.add(AlertRecord(key, now, alert.kind, alert.job.id, alert.message, alert.action))
@@ -185,7 +185,7 @@ class Monitor:
             self._store.jobs.note(alert.job.id, EventKind.ALERT, told, now, code=alert.code)
             log.warning("%s: %s", alert.job.id, told)
 
-    def _notify(self, notice: Notice, home: str, now: datetime) -> None:
+    def _queue_notice(self, notice: Notice, home: str, now: datetime) -> None:
         for channel in self._channels:
             key = f"{notice.key}:{home}|{channel.name}"
             self._store.alerts.add(AlertRecord(key, now, notice.kind, None, notice.message, notice.action, home=home))
@@ -200,7 +200,7 @@ class Monitor:
             at, _ = self._again.get(told.key, (now, 0.0))
             if channel is None or now < at:
                 continue
-            with _apart(told.key):
+            with _errors_logged(told.key):
                 self._send_one(told, channel, now)
 
     def _send_one(self, told: AlertRecord, channel: Channel, now: datetime) -> None:
@@ -271,7 +271,7 @@ def _nothing_runs(shard: Shard) -> Decimal:
 
 
 @contextmanager
-def _apart(what: str) -> Iterator[None]:
+def _errors_logged(what: str) -> Iterator[None]:
     try:
         yield
     except OrchError as error:

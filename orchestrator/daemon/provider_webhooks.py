@@ -146,7 +146,7 @@ class _Webhooks:
         except (ValueError, TypeError):
             # A missing or non-ASCII header, or a body that is not UTF-8.
             return self._refuse(backend, "it is not a signed event")
-        self._believe(backend, request.headers["webhook-id"], bytes(body))
+        self._pass_on(backend, request.headers["webhook-id"], bytes(body))
         return Response()
 
     def _refuse(self, backend: str, reason: str) -> Response:
@@ -156,7 +156,7 @@ class _Webhooks:
             log.warning("a webhook for %s was rejected: %s (others like it are not logged)", backend, reason)
         return Response(status_code=400)
 
-    def _believe(self, backend: str, event_id: str, body: bytes) -> None:
+    def _pass_on(self, backend: str, event_id: str, body: bytes) -> None:
         if (backend, event_id) in self._known:
             return
         self._known.append((backend, event_id))

@@ -63,7 +63,7 @@ class Reloader:
         """Apply an edit and return a message about it, or None. `config` then has the current settings."""
         if self.config.path is None:
             return None
-        found = _read(self.config.path)
+        found = _content_or_error(self.config.path)
         settled, self._seen = _same(found, self._seen), found
         if not settled:
             return None
@@ -186,7 +186,7 @@ def _variables(reports: Reports) -> Iterator[tuple[str, str]]:
             yield f"smtp.{field}", variable
 
 
-def _read(path: Path) -> str | InputError:
+def _content_or_error(path: Path) -> str | InputError:
     try:
         return text_of(path.read_bytes(), path)
     except FileNotFoundError:

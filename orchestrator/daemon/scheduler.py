@@ -87,7 +87,7 @@ class Scheduler:
         for schedule in self._store.schedules.all():
             if schedule.home != home:
                 continue
-            problem = self._problem(schedule)
+            problem = self._record_due_nights(schedule)
             if problem is None:
                 ours[schedule.id] = schedule
             elif self._problems.get(schedule.id) != problem:
@@ -95,10 +95,10 @@ class Scheduler:
             self._problems[schedule.id] = problem or ""
         for night in self._store.schedules.unended():
             if night.schedule_id in ours:
-                told += self._step(ours[night.schedule_id], night)
+                told += self._advance(ours[night.schedule_id], night)
         return told
 
-    def _problem(self, schedule: Schedule) -> str | None:
+    def _record_due_nights(self, schedule: Schedule) -> str | None:
         """Record due nights. Return why the schedule cannot have nights, or None."""
         if not is_same_file(schedule.config, self._config.path):
             return f"waits for a daemon with the settings it was made with: {schedule.config}"
@@ -142,7 +142,7 @@ class Scheduler:
                 )
             self._store.schedules.claim(night)
 
-    def _step(self, schedule: Schedule, night: Night) -> list[str]:
+    def _advance(self, schedule: Schedule, night: Night) -> list[str]:
         try:
             if night.state is NightState.DUE:
                 said = self._begin(schedule, night)
@@ -153,7 +153,7 @@ class Scheduler:
                 is_due = self._faults.is_due(_key(night), self._now())
                 said = self._make_job(schedule, night) if is_due else []
             else:
-                said = self._look(night, self._store.jobs.find(night.job_id))
+                said = self._end_if_job_ended(night, self._store.jobs.find(night.job_id))
         except StateConflict as conflict:
             log.info("%s", conflict)  # removed, or moved by another process; the next tick reads the new state
             return []
@@ -178,7 +178,7 @@ class Scheduler:
             found_at=night.created_at,
             newest=self._newest(schedule, now) or due,
             deadline=self._deadline(schedule, night),
-            running=self._running(schedule),
+            running=self._running_job(schedule),
         )
         if verdict.state is NightState.RUNNING:
             reason = verdict.reason if night.asked_by is None else f"asked for by {night.asked_by}"
@@ -201,7 +201,7 @@ class Scheduler:
         text = schedule.deadline or file_deadline(Path(schedule.file))
         return None if text is None else schedule_times.deadline_at(text, night.due_at, zone_of(schedule.tz))
 
-    def _running(self, schedule: Schedule) -> str | None:
+    def _running_job(self, schedule: Schedule) -> str | None:
         file = os.path.realpath(schedule.file)
         unfinished = self._store.jobs.unfinished(self._home.identity())
         wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
@@ -240,7 +240,7 @@ class Scheduler:
             return [f"job {submission.job.id} was made before a restart"]
         return self._end(night, NightState.DONE, submission.reason)
 
-    def _unbuilt(self, night: Night) -> list[Job]:
+    def _unbuilt_jobs(self, night: Night) -> list[Job]:
         unfinished = self._store.jobs.unfinished(self._home.identity())
         return [job for job in unfinished if job.options.get(NIGHT) == night.id and job.built_at is None]
 
@@ -248,7 +248,7 @@ class Scheduler:
         """Return a night's job that was cancelled during its build, or None. The build is ended."""
         if self._builds is None:
             return None
-        job = next((job for job in self._unbuilt(night) if job.cancel_requested_at is not None), None)
+        job = next((job for job in self._unbuilt_jobs(night) if job.cancel_requested_at is not None), None)
         if job is not None:
             self._builds.end(_key(night))
         return job
@@ -261,11 +261,11 @@ class Scheduler:
         if fault.times < TRIES:
             return [f"{fault.told}; its job is built again at {fault.next_at.astimezone():%H:%M:%S}"]
         self._faults.cleared(_key(night))
-        for job in self._unbuilt(night):
+        for job in self._unbuilt_jobs(night):
             builder.discard(self._store, self._home, job)
         return self._failed(night, str(error), code)
 
-    def _look(self, night: Night, job: Job | None) -> list[str]:
+    def _end_if_job_ended(self, night: Night, job: Job | None) -> list[str]:
         if job is None:
             return self._end(night, NightState.FAILED, "its job was removed before it ended")
         if job.error is not None:

@@ -233,7 +233,7 @@ class Pipeline:
             return True
         goes_first, moved = stage is canary.Stage.RUNS, moved or stage is canary.Stage.FOLLOWS
         waiting = self._store.rows.has_waiting(job.id, canary=goes_first)
-        trouble = self._trouble(job, now)
+        trouble = self._backends_without_progress(job, now)
         if not self._replan_timer.is_due(job, now, waiting=waiting, moved=moved, trouble=trouble):
             return False
         planning = self._backends.planning(job)
@@ -256,7 +256,7 @@ class Pipeline:
             acted |= self._route(job, order, planning)
         return acted
 
-    def _trouble(self, job: Job, now: datetime) -> frozenset[str]:
+    def _backends_without_progress(self, job: Job, now: datetime) -> frozenset[str]:
         shards = [shard for shard in self._store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED]
         at = {shard.backend for shard in shards}
         silent = {name for name in at if silence([one for one in shards if one.backend == name], now)}

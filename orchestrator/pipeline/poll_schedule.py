@@ -198,11 +198,11 @@ class PollSchedule(Struct):
             return True
         look = self.of(shard, now) if shard.id in self._by_shard else None
         # Taken before the poll, because a later event may report a change that this poll misses.
-        if self._take(shard) and look is not None:
+        if self._take_event(shard) and look is not None:
             look.due = now
         return look is None or now >= look.due
 
-    def _take(self, shard: Shard) -> bool:
+    def _take_event(self, shard: Shard) -> bool:
         name = _name(shard.batch_id or "")
         with self._lock:
             if not name or name not in self._pushed:

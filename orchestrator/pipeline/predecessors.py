@@ -84,7 +84,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
     for night in ended:
         mine, at = known.get((night.night, night.slot)), night.ended_at
         assert at is not None, "it has ended"
-        came, why = _of(store, night)
+        came, why = _state_after(store, night)
         if mine is not None:
             # The predecessor failed at first, and was run again.
             stale = mine.code == JobFault.AFTER and mine.ended_at is not None and mine.ended_at < at
@@ -98,7 +98,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
         yield Night(schedule.id, night.night, at, came, why, now, ended_at=ends, slot=night.slot, code=code)
 
 
-def _of(store: Store, night: Night) -> tuple[NightState, str]:
+def _state_after(store: Store, night: Night) -> tuple[NightState, str]:
     if night.state is not NightState.DONE:
         return NightState.SKIPPED, f"the night that it comes after was {night.state}: {night.reason}"
     job = None if night.job_id is None else store.jobs.find(night.job_id)

@@ -157,7 +157,7 @@ class HomeContents:
         """
         before = {path for path, _, _ in self._files()}
         if not is_new:
-            found = self._look(before)
+            found = self._current_files(before)
             if self._seen_version() == self._version:
                 return self._of(None, found)
         databases, began = self._open_databases(), self._seen_version()
@@ -165,7 +165,7 @@ class HomeContents:
         with reading_at_once(own, [one for one in databases.values() if one is not own]) as is_quiet:
             if not is_quiet:
                 return None
-            found = self._look(before)
+            found = self._current_files(before)
             # A removed file that a database may name must be on the replica by now.
             is_whole = self._seen_version() == began and found.gone <= self._sent.keys()
             if not is_whole and not is_late:
@@ -181,7 +181,7 @@ class HomeContents:
         self._unsure |= found.unsure
         return Cut(images, found.size, self._unsure & found.size.keys(), self._stage)
 
-    def _look(self, before: Collection[str]) -> _Found:
+    def _current_files(self, before: Collection[str]) -> _Found:
         """Return the current files, and link changed files. `before` are the files of a moment ago."""
         durable = self.durable()
         found = _Found(dict.fromkeys(before))
@@ -196,7 +196,7 @@ class HomeContents:
             now = _Seen(seen.inode, seen.modified, min(seen.size, size))
             if now != last:
                 is_same_file = self._is_staged(path, now.inode)
-                if not is_same_file and not self._staged(path):
+                if not is_same_file and not self._link(path):
                     continue
                 if not is_same_file or not _has_grown(path, last, now):
                     found.unsure.add(path)
@@ -211,7 +211,7 @@ class HomeContents:
             return (self._stage / path).stat().st_ino == inode
         return False
 
-    def _staged(self, path: str) -> bool:
+    def _link(self, path: str) -> bool:
         staged = self._stage / path
         staged.parent.mkdir(parents=True, exist_ok=True)
         staged.unlink(missing_ok=True)

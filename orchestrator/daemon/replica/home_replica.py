@@ -42,14 +42,14 @@ class HomeReplica:
         as_of = time.time() if replica.is_restored else as_of
         known = {path: size_of(pieces) for path, pieces in replica.manifest.files.items()}
         self._contents = HomeContents(home, known, is_shared=is_shared, as_of=as_of)
-        self._contents.on_sent = self._tell
+        self._contents.on_sent = self._publish_status
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="orch-home-replica")
         self.on_held: Callable[[], None] = lambda: None
         """Called when the daemon may act again."""
 
     def __enter__(self) -> HomeReplica:
-        self._tell()
+        self._publish_status()
         self._thread.start()
         self._is_ready.wait()
         return self
@@ -136,7 +136,7 @@ class HomeReplica:
         """Call `on_held` in a thread, because it may take long and the generation must be renewed."""
         threading.Thread(target=self.on_held, name="orch-held-again", daemon=True).start()
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         sent_to, as_of = self._contents.sent_to
         status = ReplicaStatus(
             pid=os.getpid(), url=self._replica.storage.url, generation=self.generation, sent_to=sent_to, as_of=as_of

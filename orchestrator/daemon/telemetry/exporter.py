@@ -89,7 +89,7 @@ class Exporter:
         while True:
             is_last = self._ending.wait(pause)
             began = time.monotonic()
-            is_well = self._look()
+            is_well = self._send_ended_work()
             if is_last:
                 break
             quiet = max(self._look_seconds, IDLE_SHARE * (time.monotonic() - began))
@@ -97,7 +97,7 @@ class Exporter:
         if self._receiver is not None:
             self._receiver.close()
 
-    def _look(self) -> bool:
+    def _send_ended_work(self) -> bool:
         """Send ended work. True if the receiver accepted all of it."""
         settings = self._config.telemetry
         try:
@@ -136,7 +136,7 @@ class Exporter:
             if ended.key in done.ends:
                 continue
             if problem is None:
-                done, problem = self._try(receiver, settings, ended, done)
+                done, problem = self._send_item(receiver, settings, ended, done)
                 is_tried = True
             if problem is not None:
                 if at - ended.at < KEPT:
@@ -153,7 +153,7 @@ class Exporter:
             sent.write(self._home, done)
         return problem is None
 
-    def _try(
+    def _send_item(
         self, receiver: Receiver, settings: Telemetry, ended: EndedWork, done: SentLog
     ) -> tuple[SentLog, str | None]:
         """Send the spans of an ended job or shard.

@@ -60,16 +60,16 @@ def earlier_runs(store: Store, job: Job) -> list[JobId]:
 
 def last_run(store: Store, job: Job) -> Job | None:
     """Return the last unlimited run of the same job file that ran to its end, or None."""
-    return next((run for run in _runs_before(store, job) if run.ran_to_its_end), None)
+    return next((run for run in _whole_runs_before(store, job) if run.ran_to_its_end), None)
 
 
 def last_asked(store: Store, job: Job) -> JobId | None:
     """Return the run that a build compares its rows with. An unfinished run counts if there is no other."""
-    found = last_run(store, job) or next(_runs_before(store, job), None)
+    found = last_run(store, job) or next(_whole_runs_before(store, job), None)
     return None if found is None else found.id
 
 
-def _runs_before(store: Store, job: Job) -> Iterator[Job]:
+def _whole_runs_before(store: Store, job: Job) -> Iterator[Job]:
     """Yield the earlier unlimited runs of the job file that were built, the newest first."""
     for run in store.jobs.of_series(job.series):
         is_before = run.id != job.id and run.created_at <= job.created_at

@@ -133,9 +133,9 @@ class Sweep:
                     selection.takes(found.key, found.key)
                     yield from self._keep(found.key, contents[found.key] or "", answers[found.key])
                 elif found.is_table and found.key in contents:
-                    yield from self._table(found)
+                    yield from self._rows_of_unchanged_table(found)
                 else:
-                    yield from self._read(found, next(texts), self._before(found, marks.get(found.key)))
+                    yield from self._rows_of_file(found, next(texts), self._before(found, marks.get(found.key)))
 
     def _before(self, found: Listed, mark: FileMark | None) -> dict[str, FileMark]:
         """Return what is remembered of the last reading of a file's documents, by key."""
@@ -174,7 +174,7 @@ class Sweep:
         for built, answer in zip(self._builder.unread(key, content, answers), answers, strict=True):
             yield BuiltRow(built, answer)
 
-    def _table(self, table: Listed) -> Iterator[BuiltRow]:
+    def _rows_of_unchanged_table(self, table: Listed) -> Iterator[BuiltRow]:
         from orchestrator.documents.readers import RemoteOrder, TableRows
 
         place = 0
@@ -182,7 +182,7 @@ class Sweep:
             answers = self._answers(part)
             if len(answers) < len(part):
                 assert isinstance(table.order, TableRows | RemoteOrder)
-                yield from self._read(table, self._readers.rows(table.order, place), {}, place)
+                yield from self._rows_of_file(table, self._readers.rows(table.order, place), {}, place)
                 return
             for key, content in part:
                 if self._selection.takes(key, table.key):
@@ -192,7 +192,7 @@ class Sweep:
                 return
         self._memory.kept(table.key)
 
-    def _read(
+    def _rows_of_file(
         self, found: Listed, texts: Documents, before: Mapping[str, FileMark], first: int = 0
     ) -> Iterator[BuiltRow]:
         place, whole = first, True

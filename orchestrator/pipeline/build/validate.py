@@ -229,15 +229,15 @@ def _wrong_gold(
         )
     tasks, told = {task.id: task for task in spec.tasks}, set[str]()
     for one in known:
-        why = _never_right(one, tasks[one.task])
+        why = _why_never_right(one, tasks[one.task])
         if why is not None and why not in told:
             told.add(why)
-            number = sum(_never_right(other, tasks[other.task]) == why for other in known)
+            number = sum(_why_never_right(other, tasks[other.task]) == why for other in known)
             count = f" ({number:,} lines)" if number > 1 else ""
             yield InputError(f"{why}{count}", file=file, field="expect")
 
 
-def _never_right(one: Gold, task: Task) -> str | None:
+def _why_never_right(one: Gold, task: Task) -> str | None:
     schema = task.output_schema
     if isinstance(one.expect, str):
         return None

@@ -48,7 +48,7 @@ class TakeOver:
             answers = {
                 one.seq: one.answer
                 for one in ended
-                if one.answer is not None and _holds(one, asked, is_same_file=one.of_job in runs)
+                if one.answer is not None and _may_take_over(one, asked, is_same_file=one.of_job in runs)
             }
             moved += awaited.take(job.id, answers)
             moved += self._release(job, [one.seq for one in ended if one.seq not in answers], "without an answer")
@@ -65,12 +65,12 @@ class TakeOver:
     def _release(self, job: Job, seqs: list[int], why: str) -> int:
         number = self._store.awaited.release(job.id, seqs) if seqs else 0
         if number:
-            self._store.escalations.inherit(job.id, seqs, self._runs(job))
+            self._store.escalations.inherit(job.id, seqs, self._superseded_with_same_models(job))
             told = f"asked here: {number_of(number, 'row')} that another job had under way: {why}"
             self._store.jobs.note(job.id, EventKind.RESCUED, told, self._now())
         return number
 
-    def _runs(self, job: Job) -> list[JobId]:
+    def _superseded_with_same_models(self, job: Job) -> list[JobId]:
         earlier = [of for of in self._store.jobs.of_series(job.series) if of.options.get(SUPERSEDED_BY) == job.id]
         with suppress(ValueError):  # a job whose stored file is damaged has no answers to take over
             return [of.id for of in earlier if self._backends.models(of) == self._backends.models(job)]
@@ -108,7 +108,7 @@ class TakeOver:
         return int(self._store.jobs.request_cancel(of.id, CancelCode.SUPERSEDED, reason, now))
 
 
-def _holds(one: AwaitedEnd, asked: Asked, *, is_same_file: bool) -> bool:
+def _may_take_over(one: AwaitedEnd, asked: Asked, *, is_same_file: bool) -> bool:
     answer = one.answer
     assert answer is not None, "there is one"
     is_run = is_same_file and answer.fingerprint == one.fingerprint

@@ -77,7 +77,7 @@ def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: Field
                 if refusal.code in NOT_EXECUTED:
                     continue
                 kind = (refusal.status, refusal.code, refusal.type)
-                common = _common(row, refusal, field_of, found.get(row.task), kind)
+                common = _shared_so_far(row, refusal, field_of, found.get(row.task), kind)
             if common is None:
                 mixed.add(row.task)
                 if mixed >= tasks:
@@ -87,7 +87,7 @@ def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: Field
     return {task: common for task, (_, common) in found.items() if task not in mixed}
 
 
-def _common(
+def _shared_so_far(
     row: InShard,
     refusal: RowRefusal,
     field_of: FieldOf,

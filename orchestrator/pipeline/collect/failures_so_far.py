@@ -93,7 +93,9 @@ class FailuresSoFar:
         failed = {row.custom_id: outcome for row, outcome in _failed(job, kind, rows, found, sent)}
         if any(outcome.error_code in BAD_ANSWERS for outcome in failed.values()):
             retries, goes_up = reask.retries_of(job), has_stronger()
-            failed = {name: one for name, one in failed.items() if not _goes_on(rows[name], one, retries, goes_up)}
+            failed = {
+                name: one for name, one in failed.items() if not _will_be_reasked(rows[name], one, retries, goes_up)
+            }
         codes = {name: outcome.error_code or "error" for name, outcome in failed.items()}
         known = self._store.failures.known(job, codes) if codes else frozenset()
         for name, code in codes.items():
@@ -110,7 +112,7 @@ def _failed(
             yield row, outcome
 
 
-def _goes_on(row: InShard, outcome: Outcome, retries: Mapping[str, int], goes_up: bool) -> bool:
+def _will_be_reasked(row: InShard, outcome: Outcome, retries: Mapping[str, int], goes_up: bool) -> bool:
     if outcome.error_code not in BAD_ANSWERS:
         return False
     return goes_up or (outcome.error_code in MENDABLE and row.again < retries.get(row.task, 0))

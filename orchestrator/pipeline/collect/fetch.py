@@ -64,13 +64,13 @@ def fetch(
     Raises AccountError, StorageError, and BackendError if our own server fails.
     """
     if handle.is_own:
-        for kind, file_id in _wanted(home, shard):
+        for kind, file_id in _files_to_download(home, shard):
             download(home, shard, handle, file_id, home.results(shard.id, kind))
         return FetchedFiles()
     expected = expected_rows(shard)
     reading, is_plain = _read(home, shard, handle, rows(), known.best, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
-        told = _stated_size(handle, _wanted(home, shard))
+        told = _stated_size(handle, _files_to_download(home, shard))
         reading = replace(reading, told=told, has_grown=known.has_grown(told))
     if reading.is_more_than(known.whole):
         known.whole, known.unchanged_since = reading, now
@@ -130,7 +130,7 @@ def discard(home: Home, shard: Shard) -> None:
             left.unlink(missing_ok=True)
 
 
-def _wanted(home: Home, shard: Shard) -> list[tuple[str, str]]:
+def _files_to_download(home: Home, shard: Shard) -> list[tuple[str, str]]:
     named = zip(KINDS, (shard.output_file_id, shard.error_file_id), strict=True)
     return [(kind, name) for kind, name in named if name is not None and not home.results(shard.id, kind).exists()]
 
@@ -152,7 +152,7 @@ def _read(
 
     Raises AccountError, unless `is_last`.
     """
-    absent, cut, wanted = [], None, _wanted(home, shard)
+    absent, cut, wanted = [], None, _files_to_download(home, shard)
     surveys: dict[Path, Survey] = {}
     for kind, file_id in wanted:
         path = home.results(shard.id, kind)

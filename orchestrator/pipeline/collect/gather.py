@@ -47,7 +47,11 @@ class Gather:
         handle, now = self._work.handle(shard), self._work.now()
         shard = self._dated(shard, now)
         lost = self._lost.get(shard.id)
-        if lost is not None and not lost_answers.is_agreed(job, shard.submitted_at) and self._sends(job, shard):
+        if (
+            lost is not None
+            and not lost_answers.is_agreed(job, shard.submitted_at)
+            and self._sends_rows_again(job, shard)
+        ):
             raise lost
         if not self._work.is_asking(shard):
             if not self._work.polls.is_due(shard, handle, now):
@@ -91,7 +95,7 @@ class Gather:
         known = self._work.polls.of(shard, now).phase(FilesPhase)
         known.begun_at = known.begun_at or now
         if now >= until:
-            ended, told = shard.status_at or shard.created_at, self._over_for(shard, handle)
+            ended, told = shard.status_at or shard.created_at, self._time_since_end(shard, handle)
             until = batch_evidence.waits_until(until, ended, now, watched=now - known.begun_at, told=told)
         if self._repaid(job, shard, handle, until):
             until = now
@@ -100,7 +104,7 @@ class Gather:
         self._lost.pop(shard.id, None)
         if fetch.lacks_names(shard) and not handle.is_own and shard.refusal_code is None:
             try:
-                shard = self._with_names(shard, handle)
+                shard = self._with_named_files(shard, handle)
             except BackendError:
                 if now < until:
                     raise
@@ -116,7 +120,7 @@ class Gather:
         )
         return fetched if isinstance(fetched, fetch.FilesAwaited) else (fetched, self._problems(shard, handle, until))
 
-    def _over_for(self, shard: Shard, handle: BackendHandle) -> timedelta | None:
+    def _time_since_end(self, shard: Shard, handle: BackendHandle) -> timedelta | None:
         """Return how long ago a batch ended by its backend's clock, or None if the backend states no time."""
         if handle.is_own or shard.batch_id is None or shard.refusal_code == BATCH_GONE:
             return None
@@ -132,7 +136,7 @@ class Gather:
             self._work.store.shards.note(shard, **wrong)
         return replace(shard, **wrong)
 
-    def _with_names(self, shard: Shard, handle: BackendHandle) -> Shard:
+    def _with_named_files(self, shard: Shard, handle: BackendHandle) -> Shard:
         batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
         if batch is None or (batch.output_file_id is None and batch.error_file_id is None):
             return shard
@@ -155,7 +159,7 @@ class Gather:
             return False
         if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
             return False
-        if (over_for := self._over_for(shard, handle)) is not None and over_for < lost_answers.LATEST_FILES:
+        if (over_for := self._time_since_end(shard, handle)) is not None and over_for < lost_answers.LATEST_FILES:
             return False  # this machine's clock was changed, and the files may only be late
         if shard.output_file_id is None and not shard.provider_completed and not shard.provider_output_tokens:
             return True  # only lines of rows that did not run are gone, and these rows cost nothing
@@ -163,14 +167,16 @@ class Gather:
         lost = lost_answers.LostAnswers(shard.batch_id, shard.id, shard.rows, made, used)
         priced = replace(shard, model=self._work.model(job, shard))
         try:
-            told = lost.repay(self._work.store, job, priced, handle, self._work.now(), sends=self._sends(job, shard))
+            told = lost.repay(
+                self._work.store, job, priced, handle, self._work.now(), sends=self._sends_rows_again(job, shard)
+            )
         except RefusedError as refusal:
             self._lost[shard.id] = refusal
             raise
         self._work.note(job, EventKind.HELD, told, shard)
         return True
 
-    def _sends(self, job: Job, shard: Shard) -> bool:
+    def _sends_rows_again(self, job: Job, shard: Shard) -> bool:
         store = self._work.store
         return job.cancel_requested_at is None or store.awaited.is_awaited(open_jobs(store, job.home), shard.id)
 

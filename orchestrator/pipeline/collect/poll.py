@@ -52,12 +52,12 @@ class BatchPolling:
                 # A backend that does not answer is polled rarely, but the rows may be needed sooner.
                 watched = self._work.polls.of(shard, now)
                 is_unheard = watched.failing_since is not None or watched.busy_since is not None
-                return is_unheard and shard.rerouted_at is not None and self._is_lost(job, shard, handle)
+                return is_unheard and shard.rerouted_at is not None and self._give_up_if_lost(job, shard, handle)
             refused = self._work.admission_control.refused_for(handle, CallKind.LOOK)
             if refused and shard.state is ShardState.SUBMITTED:
                 why = self._life(job, shard, handle).unreported("its account has been rejected", refused, now)
                 if why is not None:
-                    return self._lose(job, shard, why)
+                    return self._end_as_gone(job, shard, why)
             if (held := self._work.admission_control.check_account(handle)) is not None:
                 return self._work.hold(job, shard, HoldCode.ACCOUNT, held)
         try:
@@ -77,7 +77,7 @@ class BatchPolling:
                 raise
             self._work.failed(shard, handle, error)
             current = self._work.store.shards.get(shard.id)
-            return self._is_lost(job, current, handle) or self._work.hold_failed(job, current, error)
+            return self._give_up_if_lost(job, current, handle) or self._work.hold_failed(job, current, error)
 
     def track(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Poll a running batch. True if it has ended."""
@@ -98,11 +98,11 @@ class BatchPolling:
             self._end(job, shard, batch, facts)
             return True
         if not batch.status.is_final:
-            if self._is_lost(job, shard, handle):
+            if self._give_up_if_lost(job, shard, handle):
                 return True
             facts |= self._failing(job, shard, handle)
             facts |= self._refused_so_far(replace(shard, failing=facts.get("failing", shard.failing)), handle, batch)
-            code, held = HoldCode.ENDING, self._asked_to_end(job, shard, handle, batch)
+            code, held = HoldCode.ENDING, self._cancel_if_due(job, shard, handle, batch)
             if held is None:
                 code, held = HoldCode.SLOW, polled_batch.waits_for(shard, handle, batch, moved_at, usual, now)
         if facts:
@@ -152,7 +152,7 @@ class BatchPolling:
         if batch is not None:
             return batch
         if handle.is_own:
-            return UnknownBatch(moved=self._lose(job, shard, "the backend no longer knows this batch"))
+            return UnknownBatch(moved=self._end_as_gone(job, shard, "the backend no longer knows this batch"))
         with suppress(BackendError):
             seen = handle.api.listed(shard.batch_id, shard.submitted_at or shard.created_at)
             if seen.batch is not None:
@@ -163,7 +163,7 @@ class BatchPolling:
         verdict = batch_evidence.gone(denied, handle.name, now, is_needed=shard.rerouted_at is not None)
         if verdict.why is not None:
             return UnknownBatch(moved=self._work.hold(job, shard, HoldCode.MISSING, verdict.why))
-        return UnknownBatch(moved=self._lose(job, shard, "the backend no longer knows this batch"))
+        return UnknownBatch(moved=self._end_as_gone(job, shard, "the backend no longer knows this batch"))
 
     def _listed(self, shard: Shard, handle: BackendHandle) -> RemoteBatch | None:
         now = self._work.now()
@@ -175,7 +175,7 @@ class BatchPolling:
             return handle.api.listed(shard.batch_id, shard.submitted_at or shard.created_at).batch
         return None
 
-    def _is_lost(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+    def _give_up_if_lost(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         now, life = self._work.now(), self._life(job, shard, handle)
@@ -184,7 +184,7 @@ class BatchPolling:
         why, busy_since = life.lost(now), self._work.polls.of(shard, now).busy_since
         if why is None and busy_since is not None:
             why = life.unreported("its backend has been too busy to report on it", now - busy_since, now)
-        return why is not None and self._lose(job, shard, why)
+        return why is not None and self._end_as_gone(job, shard, why)
 
     def _life(self, job: Job, shard: Shard, handle: BackendHandle) -> BatchLife:
         may_leave = shard.rerouted_at is not None and (
@@ -193,7 +193,7 @@ class BatchPolling:
         watched = self._work.polls.of(shard, self._work.now())
         return polled_batch.life_of(job, shard, handle, watched, may_leave=may_leave)
 
-    def _lose(self, job: Job, shard: Shard, why: str) -> bool:
+    def _end_as_gone(self, job: Job, shard: Shard, why: str) -> bool:
         now = self._work.now()
         facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal_code": BATCH_GONE, "refusal": why}
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None, **facts)
@@ -201,7 +201,7 @@ class BatchPolling:
         self._work.note(job, EventKind.ENDED, f"the batch is considered gone: {why}", shard)
         return True
 
-    def _asked_to_end(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str | None:
+    def _cancel_if_due(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str | None:
         """Cancel a batch that has to end. Return the reason if the backend refuses, else None."""
         now = self._work.now()
         watched = self._work.polls.of(shard, now)

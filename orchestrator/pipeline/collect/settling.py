@@ -91,7 +91,7 @@ class _Settlement:
             if outcome.is_answer:
                 tally.answers += 1
                 tally.answered.setdefault(row.task, row.custom_id)
-            code = _bad_answer(ended, outcome)
+            code = _code_to_reask(ended, outcome)
             if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
                 self._reasking.append((row, self._settled(row, outcome)))
                 tally.reasked[code] += 1
@@ -270,7 +270,10 @@ class _Settlement:
         spent, sent = {}, {}
         for row, said in self._not_executed:
             spent[row.seq] = price.of_time(said.upstream_seconds)
-            if said.uncertain and (cost := price.of_uncertain(model, said.uncertain, _expected(row))) is not None:
+            if (
+                said.uncertain
+                and (cost := price.of_uncertain(model, said.uncertain, _estimated_usage(row))) is not None
+            ):
                 sent[row.seq] = cost
         book(shard, "rerouted", spent, now)
         book(shard, "uncertain", sent, now)
@@ -281,7 +284,7 @@ class _Settlement:
         if ended.fetched.did_nothing or runs_on:
             # The provider says that these rows did not run, but its bill is unknown; or the rows still run.
             open_rows = [row for row in self._rows.values() if row.state is RequestState.PENDING]
-            prices = {row.seq: price.of_uncertain(model, 1, _expected(row)) for row in open_rows}
+            prices = {row.seq: price.of_uncertain(model, 1, _estimated_usage(row)) for row in open_rows}
             book(shard, "uncertain", {seq: one for seq, one in prices.items() if one is not None}, now)
         billed = {one.outcome.seq: one.price for one in self._unfinished if one.price is not None}
         usages = {one.outcome.seq: one.used or one.outcome.usage for one in self._unfinished}
@@ -294,7 +297,7 @@ class _Settlement:
         book(shard, "unmatched", unmatched | self._adopted, now)
 
 
-def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
+def _code_to_reask(ended: EndedShard, outcome: Outcome) -> str | None:
     job = ended.job
     late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
@@ -308,7 +311,7 @@ def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -
     """Return an outcome with its cost at a backend; `model` is the backend's name for the model."""
     if outcome.span is None:
         return Settled(outcome, None)
-    price, expected = handle.price, _expected(row, outcome)
+    price, expected = handle.price, _estimated_usage(row, outcome)
     # Every row that reached the backend is booked, even if it failed there or cost nothing.
     cost, uncertain = price.of_row(model, outcome, expected), None
     if outcome.uncertain and (handle.is_own or handle.profile.is_orch):
@@ -318,7 +321,7 @@ def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -
     return Settled(outcome, cost, uncertain, expected if is_guessed else None)
 
 
-def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
+def _estimated_usage(row: InShard, outcome: Outcome | None = None) -> Usage:
     output = row.max_output or 0
     if outcome is not None and outcome.answer_bytes:
         said = tokens.estimate(outcome.answer_bytes)
@@ -364,11 +367,11 @@ def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[In
         return {}
     rule = min(OF_REQUEST)
     common = CommonRefusal(shard.refusal_code, shard.refusal or "", rule, 1)
-    tasks = {row.task for row in rows} | set(_alike(store, home, ended))
+    tasks = {row.task for row in rows} | set(_tasks_with_same_fields(store, home, ended))
     return dict.fromkeys(sorted(tasks), common)
 
 
-def _alike(store: Store, home: Home, ended: EndedShard) -> Iterator[str]:
+def _tasks_with_same_fields(store: Store, home: Home, ended: EndedShard) -> Iterator[str]:
     job, shard = ended.job, ended.shard
     refused = store.refused_fields.of(shard.backend, ended.model, shard.endpoint, shard.intended_at or ended.now)
     writer = line_writer(job, ended.handle.recipient, ended.model, shard.endpoint, refused)

@@ -77,9 +77,9 @@ def judged(
 
     With `is_distrusted`, the batch is known to have answers under wrong keys.
     """
-    owners = _by_codes(store, home, ended, outcomes)
+    owners = _owners_by_codes(store, home, ended, outcomes)
     if not ended.handle.is_own:
-        owners = {**_by_quotes(store, home, ended, rows, outcomes), **owners}
+        owners = {**_owners_by_quotes(store, home, ended, rows, outcomes), **owners}
     if not owners and not is_distrusted:
         return Swaps(outcomes, owners)
     found, unproven = [], 0
@@ -118,7 +118,7 @@ def _is_proven(ended: EndedShard, row: InShard, outcome: Outcome) -> bool:
     return any(quote.status is QuoteStatus.FOUND for quote in quotes)
 
 
-def _by_codes(store: Store, home: Home, ended: EndedShard, outcomes: Sequence[Ended]) -> dict[str, str]:
+def _owners_by_codes(store: Store, home: Home, ended: EndedShard, outcomes: Sequence[Ended]) -> dict[str, str]:
     coded = {task for task, check in ended.checks.items() if check.has_codes}
     if not coded:
         return {}
@@ -140,7 +140,7 @@ def _may_be_swapped(row: InShard, outcome: Outcome, coded: set[str]) -> bool:
     return outcome.is_answer and (outcome.state is RequestState.FAILED or row.task not in coded)
 
 
-def _by_quotes(
+def _owners_by_quotes(
     store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], outcomes: Sequence[Ended]
 ) -> dict[str, str]:
     """Return the rows whose quotes all occur in one other document of the shard, with a row id of that document.

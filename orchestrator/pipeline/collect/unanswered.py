@@ -284,12 +284,12 @@ class UnansweredRows:
                     tally.again["further refused lines"] += 1
             return
         for row in missing:
-            if not self._goes_elsewhere(row, verdict, len(rows)):
+            if not self._is_sent_again(row, verdict, len(rows)):
                 yield _ended(row, RequestState.FAILED, first.code, first.message)
             else:
                 tally.again[verdict.code] += 1
 
-    def _goes_elsewhere(self, row: InShard, verdict: BatchVerdict, rows: int) -> bool:
+    def _is_sent_again(self, row: InShard, verdict: BatchVerdict, rows: int) -> bool:
         ended = self._ended
         match verdict.disposition:
             case Disposition.WAIT:

@@ -229,13 +229,13 @@ def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple
         elif job is None and _holds_results(path):
             unknown.append(path)
         elif job is None:
-            found += _of_no_job(path)
+            found += _left_by_build(path)
         else:
             found += _of_job(path, job)
     return found, unknown
 
 
-def _of_no_job(path: Path) -> list[Orphan]:
+def _left_by_build(path: Path) -> list[Orphan]:
     if not all(_is_old(file) for file in (path, *path.rglob("*"))):
         return []
     if not _is_free(path / "build.lock"):

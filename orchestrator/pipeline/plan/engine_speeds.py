@@ -180,7 +180,7 @@ class EngineSpeeds:
             rates = measured.get(one.model)
             if rates is not None:
                 fed, told = one.tokens.input, one.tokens.output
-                seconds += one.rows / (rates.rows_per_second(fed, told) * _engines(backend, rates.model))
+                seconds += one.rows / (rates.rows_per_second(fed, told) * _most_engines(backend, rates.model))
                 rows += one.rows
                 apart = max(apart, _apart(fed, rates.input_tokens), _apart(told, rates.output_tokens))
         spread = (BENCH_SPREAD**2 + (UNLIKE_SPREAD * apart) ** 2) ** 0.5
@@ -193,7 +193,7 @@ class EngineSpeeds:
         return max(1.0, tokens / max(1, sum(one.rows for one in found)))
 
 
-def _engines(backend: TimedBackend, model: str) -> float:
+def _most_engines(backend: TimedBackend, model: str) -> float:
     if isinstance(backend, EnginesBackend) and model in backend.models:
         return max(1, backend.upstream_count // backend.models[model].tensor_parallel)
     if isinstance(backend, RayBackend) and model in backend.models:

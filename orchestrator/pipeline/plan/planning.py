@@ -304,7 +304,7 @@ class Planning:
             if self.open_rows.waiting:
                 raise RefusedError(f"job {self._job.id} cannot continue: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
-        if len(self._usable) == 1 and not self._has_to_leave and not self._has_hours:
+        if len(self._usable) == 1 and not self._has_to_leave and not self._has_price_changes:
             # With one usable backend, nothing is to be decided: quotas, budgets and the deadline hold rows back as
             # needed.
             only, free = self._usable[0].backend, self.open_rows.waiting
@@ -318,7 +318,7 @@ class Planning:
         return Orders(reroutes, (*kept, *sends), found.reason, found.next_look, found.gives_up_at)
 
     @property
-    def _has_hours(self) -> bool:
+    def _has_price_changes(self) -> bool:
         return any(isinstance(one, SynchronousOption) and one.cost_steps for one in self._usable)
 
     @property

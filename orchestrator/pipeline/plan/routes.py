@@ -143,7 +143,7 @@ def eligibility_of(
                 config,
                 name,
                 _used(uses, named[name], models),
-                lambda name=name: _lost(config, name, asked, named[name], models, refused),  # type: ignore[misc]
+                lambda name=name: _lost_settings(config, name, asked, named[name], models, refused),  # type: ignore[misc]
             )
             for name in config.backends
         ],
@@ -212,11 +212,11 @@ def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
     for name in config.backends:
         names = _names_at(name, {alias for task in tasks for alias in task.aliases.values()}, models)
         refusing = [task for task in tasks if task.unsupported == "refuse"]
-        if (lost := _lost(config, name, refusing, names, models, nothing_refused)) is not None:
+        if (lost := _lost_settings(config, name, refusing, names, models, nothing_refused)) is not None:
             found[name] = f"no row goes there: {lost}"
             continue
         dropping = [task.model_copy(update={"unsupported": "refuse"}) for task in tasks if task not in refusing]
-        if (lost := _lost(config, name, dropping, names, models, nothing_refused)) is not None:
+        if (lost := _lost_settings(config, name, dropping, names, models, nothing_refused)) is not None:
             found[name] = f"left out: {lost.removesuffix(_CURE)}"
     return found
 
@@ -303,7 +303,7 @@ def _used(
     )
 
 
-def _lost(
+def _lost_settings(
     config: Config,
     backend: str,
     tasks: Iterable[Task],

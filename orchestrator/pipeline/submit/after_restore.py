@@ -88,7 +88,7 @@ class UnknownBatches:
                     done.append(told)
             left_behind = self._left_behind(job, listing)
             lists = [unknown, listing.forgotten, *left_behind, listing.unowned]
-            self._look(handle, listing)
+            self._reread_unowned(handle, listing)
             found = [*by_request, *listing.forgotten, *chain(*left_behind)]
             known = [*(self._read(job, handle, one) for one in found), *map(self._known, listing.unowned)]
             read = [(one, lines) for one, lines in known if lines is not None]
@@ -135,7 +135,7 @@ class UnknownBatches:
         pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
         return [one for one in pending if one.preflight is None and one.backend == handle.name]
 
-    def _look(self, handle: BackendHandle, listing: BatchListing) -> None:
+    def _reread_unowned(self, handle: BackendHandle, listing: BatchListing) -> None:
         if self.is_due(handle):
             listing.unowned = [self._current(handle, batch) for batch in listing.unowned]
             listing.look_at = self._now() + listing.pause

@@ -81,7 +81,7 @@ class Dispatch:
             return True
         if not self._work.polls.is_due(shard, handle, self._work.now()):
             return False
-        if self._is_unsendable(job, shard, handle):
+        if self._give_up_if_unsendable(job, shard, handle):
             return True
         if shard.preflight is None and (found := self._follows(job, shard, handle)) is not Readiness.READY:
             return found is Readiness.MOVED
@@ -134,7 +134,7 @@ class Dispatch:
                 self._earlier.resign(job, handle)
         return False
 
-    def _is_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+    def _give_up_if_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         if shard.preflight is None and shard.rows < handle.limits.min_rows and shard.input_file_id is None:
             why = few_rows(handle.limits.min_rows, shard.rows)
             create_once.give_up(self._work.store, shard, why, self._work.now(), TOO_FEW_ROWS)
