@@ -58,7 +58,7 @@ class DialectRule(Strict):
 # Larger values are typing errors that would later overflow a clock, a socket or a database.
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
 Count = Annotated[int, Field(ge=1, le=2**53)]
-Discount = Annotated[Decimal | None, Field(ge=0, lt=1, description="0.5 is half price; if the table has none")]
+Discount = Annotated[Decimal | None, Field(ge=0, lt=1, description="reduction from the standard price; 0.5: half")]
 BucketFolder = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$", max_length=200)]
 
 
@@ -88,8 +88,8 @@ class _AnyBackend(Strict):
     location: Literal["hosted", "local"] = "hosted"
     limits: Annotated[LimitSettings, OnUse()] = Field(default_factory=LimitSettings.model_construct)
     dialect: tuple[Annotated[DialectRule, OnUse()], ...] = ()
-    structured: StructuredOutput | None = Field(None, description="how its models can be asked for JSON")
-    poll_seconds: Wait | None = Field(None, description="between two polls of a batch")
+    structured: StructuredOutput | None = Field(None, description="way to ask its models for JSON")
+    poll_seconds: Wait | None = Field(None, description="seconds between two polls of a batch")
 
 
 class OwnServer(_AnyBackend):

@@ -63,7 +63,7 @@ class ModelPrice(RateSettings):
     batch: RateSettings | None = None
     flex: RateSettings | None = None
     priority: RateSettings | None = None
-    source: str | None = Field(None, description="where the figures are from, for reports")
+    source: str | None = Field(None, description="source of these prices, for reports")
 
 
 class Report(Strict):
@@ -199,8 +199,8 @@ class Reports(Strict):
     webhook_env: VariableName | None = None
     email_to: tuple[Annotated[str, Field(pattern=EMAIL)], ...] = ()
     smtp: Smtp | None = None
-    folder: PlainPath | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
-    channels: dict[str, dict[str, Any]] = Field({}, description="those of plug-ins, by name, with their options")
+    folder: PlainPath | None = Field(None, min_length=1, description="a relative path starts at orch.toml's folder")
+    channels: dict[str, dict[str, Any]] = Field({}, description="options of plug-ins' channels by channel name")
     tz: str | None = Field(None, description="time zone of the days of budgets and costs; default: this machine's")
 
     @field_validator("tz")

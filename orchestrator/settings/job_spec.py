@@ -31,7 +31,7 @@ class Pictures(JobFilePart):
     longest_side: int = Field(1568, ge=64, le=8000, description="pixels; larger pictures are scaled down")
     pages: int = Field(20, ge=1, le=100, description="maximum pictures of a document; one with more is reported")
     grayscale: bool = Field(False, description="without colors: fewer bytes, as many tokens")
-    max_bytes: int = Field(10_000_000, ge=10_000, le=MAX_COUNT, description="of all pictures of a document, packed")
+    max_bytes: int = Field(10_000_000, ge=10_000, le=MAX_COUNT, description="maximum bytes of a document's pictures")
 
 
 _Render = Literal["auto", "text", "image", "both", "ocr"]
@@ -45,26 +45,26 @@ class DocumentSource(JobFilePart):
 
     BARE: ClassVar[str] = "path"
 
-    name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
+    name: str | None = Field(None, min_length=1, description="name for `sources` of tasks; default: the path")
     path: str = Field(
         "", description="folder or file, relative to the job file's folder, or an address such as s3://…"
     )
-    query: str | None = Field(None, min_length=1, description="SQL whose rows are a table; instead of `path`")
+    query: str | None = Field(None, min_length=1, description="SQL query that gives the table; in place of `path`")
     url_env: VariableName | None = Field(
         None, description="the variable that holds the address of the query's database"
     )
     include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
-    exclude: tuple[str, ...] = Field((), description="globs to leave out")
+    exclude: tuple[str, ...] = Field((), description="globs of files that are not read")
     text_column: str | None = Field(None, description="tables: the column that holds the text")
-    id_column: str | None = Field(None, description="column that names a row; default: its number")
+    id_column: str | None = Field(None, description="tables: the column with a row's name; default: the row's number")
     encoding: str | dict[str, str] | None = Field(
         None,
-        description="encoding of text files that are not UTF-8, or several in order; `auto`: the most likely one; "
-        "or by the files' names: {PATTERN: ENCODING}, and the first match counts",
+        description="encoding of text files that are not UTF-8, or several to try in order; `auto`: the most likely "
+        "one; {PATTERN: ENCODING}: by file name, where the first matching pattern counts",
     )
     follow_links: bool = Field(False, description="also follow links that lead out of the folder, if you trust them")
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of this many documents")
-    max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
+    max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="bytes; a larger document is only reported")
     render: _Render = Field(
         "text", description="PDF pages and pictures: auto sends pages without usable text as pictures, ocr reads them"
     )
@@ -123,7 +123,7 @@ class Allow(JobFilePart):
     BARE: ClassVar[str] = "location"
 
     backends: tuple[str, ...] | None = Field(None, description="names of backends; default: all")
-    location: Literal["any", "local"] = Field("any", description="`local`: never leaves for a hosted backend")
+    location: Literal["any", "local"] = Field("any", description="`local`: no row goes to a hosted backend")
 
 
 OutputFormat = Literal["jsonl", "csv", "parquet", "xlsx", "batch"]
@@ -155,7 +155,7 @@ class Output(JobFilePart):
     path: PlainPath | None = Field(
         None, min_length=1, description="file, relative to the job file's folder, or an address such as s3://…"
     )
-    format: OutputFormat = Field("jsonl", description="default: what the ending of `path` stands for, else jsonl")
+    format: OutputFormat = Field("jsonl", description="default: by the ending of `path`, else jsonl")
     shape: Literal["long", "wide"] | None = Field(
         None, description="a table row per document (wide), or per row (long, the default)"
     )
@@ -172,9 +172,7 @@ class Output(JobFilePart):
         description="SQL table that gets a table row for each row",
     )
     url: str | None = Field(None, description="the table's database: sqlite:///FILE or postgresql://…; no password")
-    url_env: VariableName | None = Field(
-        None, description="the variable that holds the address, if it has a password"
-    )
+    url_env: VariableName | None = Field(None, description="the variable that holds an address with a password")
 
     @model_validator(mode="before")
     @classmethod
@@ -233,9 +231,9 @@ class Canary(JobFilePart):
 
     BARE: ClassVar[str] = "rows"
 
-    rows: int = Field(20, ge=1, le=1000, description="how many go first, spread over tasks and document lengths")
-    max_failed: float = Field(0.25, ge=0, le=1, description="the share of them that may fail")
-    max_cost: float = Field(2.0, gt=0, description="what they may cost, times the forecast")
+    rows: int = Field(20, ge=1, le=1000, description="rows that go first, of all tasks and document lengths")
+    max_failed: float = Field(0.25, ge=0, le=1, description="largest share of these rows that may fail")
+    max_cost: float = Field(2.0, gt=0, description="maximum cost of these rows, as a multiple of the forecast")
 
 
 _Documents = str | DocumentSource | Annotated[tuple[DocumentSource, ...], Field(min_length=1)]
@@ -245,7 +243,7 @@ class JobSpec(JobFilePart):
     """A whole job file."""
 
     name: Name
-    render: _Render | None = Field(None, description="`render` of every source that has none of its own")
+    render: _Render | None = Field(None, description="`render` of each source that does not set it")
     documents: tuple[DocumentSource, ...] = Field(min_length=1)
     tasks: tuple[Task, ...] = Field(min_length=1)
     models: dict[Name, Ladder] = Field(
@@ -256,15 +254,15 @@ class JobSpec(JobFilePart):
     budget: Decimal | None = Field(None, ge=0, le=MAX_BUDGET, description="US dollars; a hard cap")
     target: float = Field(0.99, gt=0, lt=1, description="P(done by the deadline) that a plan must reach")
     late_cost: Decimal | None = Field(
-        None, ge=0, le=MAX_BUDGET, description="US dollars an hour late; the deadline then has its price"
+        None, ge=0, le=MAX_BUDGET, description="US dollars for each hour after the deadline; replaces `target`"
     )
     after: str | None = Field(
         None, min_length=1, description="name or id of a job that must succeed before this one begins"
     )
-    on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
-    clean: Clean = Field(default_factory=Clean, description="off unless asked for")
+    on_late: Literal["finish", "expire"] = Field("finish", description="fate of rows still open at the deadline")
+    clean: Clean = Field(default_factory=Clean, description="default: nothing is removed")
     allow: Allow = Field(default_factory=Allow)
-    canary: Canary | None = Field(None, description="a few rows go first; off unless asked for")
+    canary: Canary | None = Field(None, description="a few rows go first; default: all go at once")
     preflight: bool = Field(
         True, description="ask one row first if a hosted model has never answered such requests; or `off`"
     )
@@ -276,7 +274,7 @@ class JobSpec(JobFilePart):
         None, min_length=1, description="JSONL file of known answers, relative to the job file's folder"
     )
     quality_threshold: float | None = Field(
-        None, gt=0, le=1, description="the share of known fields that answers must have, or `output` is not delivered"
+        None, gt=0, le=1, description="least share of known fields to get right; below it, `output` is not delivered"
     )
     output: Output | None = None
     tags: dict[str, str] = Field(default_factory=dict, description="for cost reports")

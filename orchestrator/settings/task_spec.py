@@ -52,7 +52,7 @@ class Long(JobFilePart):
     """Settings for documents that are too long for one request: asked in parts, then about the parts' answers."""
 
     part_tokens: int = Field(
-        6000, ge=100, le=MAX_TOKENS, description="maximum tokens of a part; a longer document has several"
+        6000, ge=100, le=MAX_TOKENS, description="maximum tokens of a part; a longer document is split"
     )
     overlap_tokens: int = Field(
         200,
@@ -60,15 +60,13 @@ class Long(JobFilePart):
         le=MAX_TOKENS,
         description="tokens of the previous part that each part repeats; at most half of part_tokens",
     )
-    reduce: str = Field(
-        min_length=1, description="Jinja2; the parts' answers are put before it unless it uses {{ answers }}"
-    )
+    reduce: str = Field(min_length=1, description="Jinja2; follows the parts' answers unless it uses {{ answers }}")
     reduce_model: str | None = Field(None, description="alias; default: the task's")
     reduce_tokens: int = Field(
         32_000,
         ge=1,
         le=MAX_TOKENS,
-        description="maximum tokens of the request with the answers; beyond them the document fails",
+        description="maximum tokens of the request with the parts' answers; a larger one fails the document",
     )
 
     @model_validator(mode="after")
@@ -99,10 +97,10 @@ class Task(JobFilePart):
     model_config = ConfigDict(json_schema_extra=_for_editors)
 
     id: Name
-    kind: TaskKind = Field("chat", description="what comes back: text or JSON, one of `labels`, or a vector")
+    kind: TaskKind = Field("chat", description="kind of answer: text or JSON, one of `labels`, or a vector")
     endpoint: Endpoint = Field("chat", description="`responses`: for models that have no chat completions")
     labels: dict[str, str] | None = Field(
-        None, description="classify: what a document may be, as a list, or as label: when it fits"
+        None, description="classify: the possible labels, as a list or as {LABEL: when it fits}"
     )
     logprobs: bool = Field(
         False, description="classify: ask for token probabilities, which give each answer a probability"
@@ -111,14 +109,14 @@ class Task(JobFilePart):
         None, ge=1, le=MAX_DIMENSIONS, description="embedding: length of a vector, for models that let you choose it"
     )
     sources: tuple[str, ...] | None = Field(
-        None, min_length=1, description="names or paths of the `documents` it is asked of; default: all"
+        None, min_length=1, description="names or paths of the `documents` that the task is about; default: all"
     )
     prompt: str = Field(
         min_length=1,
-        description="Jinja2; the document is put before it unless it uses {{ text }}. "
-        "embedding: what the vector is of, {{ text }} by default; classify: has a default",
+        description="Jinja2; follows the document unless it uses {{ text }}. "
+        "embedding: the text to embed, {{ text }} by default; classify: has a default",
     )
-    system: str | None = Field(None, description="Jinja2; goes before everything else")
+    system: str | None = Field(None, description="Jinja2; the system message")
     model: str = Field(description="an alias declared under `models`, here or in orch.toml")
     max_tokens: _Bound = Field(
         DEFAULT_MAX_TOKENS, description="upper bound of the answer, in tokens; `auto`: learned from earlier answers"
@@ -140,9 +138,9 @@ class Task(JobFilePart):
         "under a property with `x-quote: true`. `nonce`: the answer gives back a code of its row, so that an answer "
         "under another row's key is found",
     )
-    extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
+    extra: dict[str, Any] = Field(default_factory=dict, description="more fields of the request body, sent unchanged")
     retries: int = Field(
-        0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
+        0, ge=0, le=3, description="how often a row with a bad answer is asked again, with the fault of that answer"
     )
     repair: bool = Field(
         True, description="accept JSON in a fence, or after a sentence or thoughts, if it fits the schema"
