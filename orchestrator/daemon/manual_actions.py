@@ -40,7 +40,7 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
     """Make rows pending again, and send refused rows to their backend again. Return the number of these rows.
 
-    Rows that a later run or another job has answered take that answer, and rows that are in flight there wait for it.
+    A row that a later run or another job has answered takes that answer. A row in flight there waits for the answer.
     Raises RefusedError for a superseded job: the job that supersedes it has sent the rows of both.
     """
     _require_not_superseded(store, job)

@@ -66,8 +66,9 @@ class Standstill(Struct, frozen=True):
 
 
 class Monitor:
-    """Looks for messages once a minute, in its own thread, so that a mail server that does not answer delays no
-    row.
+    """Looks for messages once a minute.
+
+    Its own thread keeps a mail server that does not answer from delaying rows.
     """
 
     def __init__(self, store: Store, config: Config, given: Sequence[Channel] | None = None) -> None:

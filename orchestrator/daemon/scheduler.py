@@ -47,9 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class _Looked(Struct, frozen=True):
-    """The time of a check of a schedule, which is valid until `next_at` unless the schedule changes or the clock is
-    set back.
-    """
+    """A check of a schedule. It is valid until `next_at`, unless the schedule changes or the clock is set back."""
 
     schedule: Schedule
     at: datetime
@@ -210,9 +208,7 @@ class Scheduler:
         )
 
     def _is_held(self, job: Job) -> bool:
-        """True if a job's rows were refused and it has no rows at a backend, so that a person has to correct its
-        file.
-        """
+        """True if a job's rows were refused and none is at a backend: a person has to correct the job's file."""
         shards = self._store.shards.of_job(job.id)
         return bool(self._store.holds.of(job.id)) and not any(shard.state in AT_BACKEND for shard in shards)
 

@@ -199,8 +199,8 @@ class AdmissionControl:
     ) -> None:
         """Learn from a collected batch.
 
-        `stop` is the reason to send the backend nothing now, `wait` the reason to send this model nothing, and
-        `refusal` the refusal of the batch.
+        `stop` is the reason to send the backend nothing now, and `wait` the reason to send this model nothing.
+        `refusal` is the refusal of the whole batch.
         """
         if stop is not None:
             self.stop(handle, f"{handle.name}: {stop}", CallKind.SEND)

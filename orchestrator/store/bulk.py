@@ -1,8 +1,8 @@
 """Statements on many rows at once whose worst plan is harmless.
 
 Postgres plans by statistics, which lack a new job or describe only earlier jobs. For a list of keys, it may scan the
-job for each key. So these statements look up and change keys one by one through their index, in one round trip,
-whatever the statistics say.
+job for each key. So these statements find keys one by one through their index, in one round trip, whatever the
+statistics say.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Comparisons:
     def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
         """Yield rows that have an outcome in both runs, before and after, if their answers may differ.
 
-        A row whose answer is the same line of the same file in both runs, such as a carried row, is left out.
+        A row with the same result line in both runs, such as a carried row, is left out.
         """
         other, on = self._beside(before)
         mine, theirs = _MINE.c, other.c

@@ -49,8 +49,8 @@ class Known:
         return found | self._taken(runs, left) if left else found
 
     def _newest_answers(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        # Runs are filtered in Python, not in SQL. An index by custom_id finds the few fresh answers, but a join by
-        # job would look for every id in every night.
+        # Runs are filtered in Python, not in SQL. An index by custom_id finds the few fresh answers. A join by job
+        # would look for every id in every night.
         query = select(*EARLIER).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))
         age = {job_id: number for number, job_id in enumerate(runs)}
         # Fingerprints belong in the query: a document that changes every night has an answer from every night.

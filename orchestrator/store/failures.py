@@ -1,9 +1,8 @@
 """Failed rows: when a document began to fail for the same reason, and acknowledgements by people.
 
-A failure is known if its document and task failed with the same code in an earlier run, without another outcome
-since. An acknowledgement lasts as long as its failure: a failure that returns later is new. `failed_since` is the
-creation time of the first run with the failure. The row stores this time, because that run may be removed before the
-failure ends.
+A failure is known if an earlier run had it with the same code, and no run since had another outcome. An
+acknowledgement lasts as long as its failure: a failure that returns later is new. `failed_since` is the creation time
+of the first run with the failure. The row stores this time, because that run may be removed before the failure ends.
 """
 
 from __future__ import annotations

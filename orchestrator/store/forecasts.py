@@ -111,8 +111,8 @@ class Observations:
             return [ProgressSample(*row) for row in tx.execute(query)]
 
     def finishes(self, home: str, newest: int = 50) -> list[tuple[int, datetime, datetime]]:
-        """Return the number of rows sent, the end of the last batch and the end of the job, for a home's newest
-        finished jobs.
+        """Return the rows sent, the end of the last batch and the end of the job, for a home's newest finished
+        jobs.
         """
         c = jobs.c
         query = (

@@ -10,8 +10,7 @@ from orchestrator.store import Store
 
 
 def job_named(store: Store, home: str, name: str) -> Job:
-    """Return the job with the id `name`, else the newest run with this name, else the job whose id begins with
-    `name`.
+    """Return the job with this id, else the newest run with this name, else the job whose id begins with it.
 
     A name finds a limited run only if no unlimited run exists. If several homes have the name, `home` wins. Raises
     UsageError if no job or several jobs match.

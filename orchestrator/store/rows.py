@@ -197,8 +197,8 @@ class Rows:
         """Give rows their outcome and book their cost, in one transaction. Return how many outcomes are new.
 
         `model` is the backend's name for the model; without it, other jobs cannot take the answer. A row's twins end
-        with the row, at no cost. Rows that have an outcome or left the shard (unless `anywhere`) stay unchanged, so a
-        repeated call after a crash changes nothing. The cost of such rows is still booked, once.
+        with the row, at no cost. Rows that have an outcome or left the shard (unless `anywhere`) stay unchanged:
+        repeating the call after a crash is harmless. The cost of such rows is still booked, once.
         """
         if not settled:
             return 0

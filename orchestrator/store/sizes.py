@@ -63,8 +63,7 @@ class Sizes:
     def output_lengths(
         self, runs: Sequence[JobId], task: str, prompt_version: str, most: int = 2000
     ) -> dict[int, int]:
-        """Return the number of answers by length in tokens for a task in these runs, from a sample spread over their
-        rows.
+        """Return the number of a task's answers by length in tokens, from a sample spread over these runs' rows.
 
         Rows are in document order and settle in batches, so the newest answers are often the longest or the shortest.
         """

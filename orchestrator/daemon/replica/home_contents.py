@@ -1,9 +1,9 @@
 """The replicated parts of a home at one moment: databases, and files of jobs and servers.
 
 A home has several databases: its own (unless that is Postgres), and one of each batch server. All are read at a
-moment in which nothing is written to the home's own database, so that it agrees with the servers about batches. Files
-are read after the databases. A changed file gets a hard link in the folder `.replica`, so that its content stays even
-if the file is removed meanwhile.
+moment without a write to the home's own database, which then agrees with the servers about batches. Files are read
+after the databases. A changed file gets a hard link in the folder `.replica`, which keeps its content if the file is
+removed.
 """
 
 from __future__ import annotations

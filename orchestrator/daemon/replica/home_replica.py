@@ -1,6 +1,6 @@
 """A home's replica while its daemon works: sends changes, and lets the daemon act while sending succeeds.
 
-The replica has a thread with its own event loop, so that nothing in the daemon delays the renewal of its claim.
+The replica has a thread with its own event loop, so the daemon never delays the renewal of its claim.
 """
 
 from __future__ import annotations

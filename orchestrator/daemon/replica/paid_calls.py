@@ -1,7 +1,7 @@
 """A provider's Batch API behind a home's replica: irreversible calls wait until the replica has their records.
 
-A batch is created, and a row asked, once the intent is replicated, so that a successor does not pay a second time. A
-file is deleted at a provider once its results are replicated. A batch is cancelled once the reason is replicated.
+A batch is created, or a row asked, once the intent is replicated. A successor then does not pay a second time. A file
+is deleted at a provider once its results are replicated. A batch is cancelled once the reason is replicated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orchestrator.policy.preflight import DirectAnswer
 class _Replicated:
     """A Batch API with fences: `settled` returns once all records are replicated and this daemon is active.
 
-    Each verb of `Backend` is written out, so that a new verb is a type error here until its fence is decided.
+    Each method of `Backend` is written out: a new method is a type error here until its fence is decided.
     """
 
     def __init__(self, api: Backend, settled: Callable[[], None]) -> None:

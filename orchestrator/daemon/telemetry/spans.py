@@ -1,7 +1,7 @@
 """Jobs, shards, batches and rows as spans, with the attributes of OpenTelemetry's GenAI conventions and our own.
 
 https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans), as of 2026-11. Span ids are made from the
-ids of home, job, shard and row, so that a restarted daemon continues the same trace.
+ids of home, job, shard and row. A restarted daemon thus continues the same trace.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def row_span(
     """Return a row as a model call of the conventions. `asked` is the backend's name for the model.
 
     With `named`, the span has the row's document and id, which are names from the user's files. The time of a row's
-    answer within its batch is unknown. So a row with a known duration is shown at the end of its batch, and any other
-    row lasts as long as its batch.
+    answer within its batch is unknown. So a row with a known duration is shown at the end of its batch. Any other row
+    lasts as long as its batch.
     """
     began = shard.started_at or shard.submitted_at or shard.created_at
     end = shard.ended_at or row.settled_at or began

@@ -1,8 +1,8 @@
 """Requests that another job has in flight: a new job awaits their answers instead of asking again.
 
-A row in flight is awaited if its request is the same and the new job might ask the same backend and model. An unsent
-row is awaited if the new job runs beside the row's job. A request with sampling, or of a task with `cache: false`, is
-always asked.
+A row in flight is awaited if its request is the same and the new job may use its backend and model. An unsent row is
+awaited if the new job runs beside the row's job. A request with sampling, or of a task with `cache: false`, is always
+asked.
 """
 
 from __future__ import annotations

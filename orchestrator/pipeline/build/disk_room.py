@@ -20,7 +20,7 @@ from orchestrator.store import Store
 ROOM_BYTES = 64_000_000
 """Bytes written between two checks; less than `min_free` leaves."""
 NEAR = 16
-"""On a nearly full disk, a build checks again after using 1/N of the free space, since the daemon needs some too."""
+"""On a nearly full disk, a build checks again after using 1/N of the free space. The daemon needs some too."""
 ROW_BYTES = 1_000
 """Rough bytes of a row in the database."""
 

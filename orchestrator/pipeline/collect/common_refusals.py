@@ -1,7 +1,7 @@
 """Refusals that all rows of a kind share: these rows are held back instead of failing one by one.
 
-A kind is one task's rows for one model of a job at one backend. If all rows are refused in the same way and none was
-answered, the fault lies with the request, the model or the backend. The rows wait, and nothing is paid.
+A kind is one task's rows for one model of a job at one backend. If all rows are refused alike and none was answered,
+the fault lies with the request, model or backend. The rows wait, and nothing is paid.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Documents as they were sent, to look up the quotes of answers, and the answer bounds as they were sent."""
+"""A job's documents and answer bounds as they were sent. Quotes of answers are looked up in these documents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Stage 5: the files of an ended batch (completed, failed, expired or cancelled) become outcomes.
 
 Each row of the shard is handled once. A row without a result moves to a new shard or ends with a reason. A row whose
-answer fails its check is re-asked as often as its task says, then goes to the next model of its alias.
+answer fails its check is re-asked as often as its task says. Then it goes to the next model of its alias.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Settlement:
         paths = [self._home.results(shard.id, kind) for kind in KINDS]
         common = common_refusals.in_files(paths, rows, field_of)
         if common:
-            # A killed collection may have released rows already; they count as in that collection.
+            # Rows that a killed collection has released still count, as they did in that collection.
             gone = {name for path in paths for name in results.custom_ids(path)} - rows.keys()
             if left := self._store.rows.named(shard, gone, anywhere=True):
                 common = common_refusals.in_files(paths, {**left, **rows}, field_of)

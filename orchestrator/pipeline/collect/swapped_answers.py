@@ -1,8 +1,8 @@
 """Answers under another row's key, and other answers of the same batch that cannot be proven.
 
 An answer belongs to another row if it repeats that row's code. It also does if its quotes occur in that row's
-document and not in its own row's document. Once a batch has such an answer, an answer of the batch counts only if its
-own code or a quote proves it.
+document and not in its own row's document. Once a batch has such an answer, only answers with their own code or a
+proving quote count.
 """
 
 from __future__ import annotations

@@ -39,9 +39,7 @@ REMEMBERED = timedelta(days=30)
 
 
 class CacheFirst(Struct, frozen=True):
-    """A row that writes the cache of its task, with the row's highest cost and the saving of the batches that read
-    the cache.
-    """
+    """A row that writes the cache of its task, with its highest cost and the saving of the batches."""
 
     row: Unproven
     life: CacheLife

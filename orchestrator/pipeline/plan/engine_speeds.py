@@ -40,7 +40,7 @@ ASSUMED_SYNC_ROWS = 5.0
 UNKNOWN_SPREAD, STATED_SPREAD, BENCH_SPREAD = 1.0, 0.35, 0.15
 """Spreads (of the logarithm) of an assumed rate, of a rate in orch.toml, and of a rate measured by a bench."""
 UNLIKE_SPREAD = 0.35
-"""Added spread of a bench's rate if prompts or answers are ten times as long, or a tenth as long, as the bench's."""
+"""Added spread of a bench's rate if lengths differ from the bench's by a factor of ten."""
 SHORT = 16.0
 """Tokens added to both lengths before comparing them, so that short lengths count as similar."""
 FRESH = timedelta(hours=1)

@@ -388,7 +388,7 @@ class Planning:
         if self.open_rows.waiting:
             sends.append(Sending(self.open_rows.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
-        # No forecast if backends are paid by the hour, since a few rows cost more each, or if rows were sent before.
+        # No forecast if rows were sent before, or if the backend is paid by the hour: few rows cost more each.
         if not self.shards and not isinstance(self._config.backends[best.backend], TimedBackend):
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)

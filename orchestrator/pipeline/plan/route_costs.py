@@ -1,7 +1,7 @@
 """Options of the planner: the cost and duration of a job's rows at each backend.
 
-These follow from prices, earlier jobs, quotas and the rows of other jobs, as found in the store, orch.toml and the
-profiles.
+These follow from prices, earlier jobs, quotas and rows of other jobs. The store, orch.toml and the profiles have
+them.
 """
 
 from __future__ import annotations
@@ -344,7 +344,7 @@ class Prospects:
         return tuple(((at - self._now).total_seconds(), cost) for at, (cost, unpriced) in costs if unpriced is None)
 
     def _token_cost(self, name: str, backend: Backend, at: datetime) -> tuple[Cost, str | None]:
-        """Return the mean cost of the job's rows at a backend at a time, and the reason if the cost is unknown."""
+        """Return the mean cost of the job's rows at a backend, and the reason if the cost is unknown."""
         prices = prices_of(backend, self._config, lambda: at)
         models, p50, p95 = models_of(self._config, self._job), Decimal(0), Decimal(0)
         try:

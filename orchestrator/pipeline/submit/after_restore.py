@@ -2,8 +2,8 @@
 
 A backup was restored, a snapshot was started, or a database lost its newest commits. So before a process creates its
 first batch at a backend, it lists all batches of the home's unfinished jobs once. Their rows are paid for, so the
-batches are adopted instead of sent again. If the batches of a backend carry no ids, orch lists them only if the store
-may lack the last batch created there. `create_once` handles a create request that was cut off.
+batches are adopted instead of sent again. If a backend's batches carry no ids, orch lists them only if the store may
+lack the last one. `create_once` handles a create request that was cut off.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 class UnknownBatches:
     """Finds and adopts unknown batches. Created at the start of a process.
 
-    A job newer than the process has no unknown batches of its own, but a forgotten job may have asked its rows.
+    A job newer than the process has no unknown batches itself, but a forgotten job may have asked its rows.
     """
 
     def __init__(self, store: Store, home: Home, now: Callable[[], datetime], lines: Lines) -> None:
@@ -314,8 +314,8 @@ class UnknownBatches:
         """Return a message about the agreement to repay a batch whose lines cannot be read. None if it belongs to
         another job.
 
-        A batch of a job with the same name needs consent, unless the store shows that the job has none of these rows.
-        Raises RefusedError.
+        A batch of a job with the same name needs consent, unless the store shows that it has other rows. Raises
+        RefusedError.
         """
         if not handle.profile.tells_shards:
             is_gone = any(problem.code == BATCH_GONE for problem in batch.problems)
