@@ -49,36 +49,69 @@ def experienced(realtime: float) -> Ours:
     return ours
 
 
-def lived(until: float, realtime: float) -> tuple[Score, int]:
-    """Return a night after those, and the rows that the engine got while it stood still."""
-    world = World(night(2 * len(RETURNS), stops(until), realtime))
-    [score] = world.live(deepcopy(experienced(realtime)))
-    sent = (one for one in world.shards if one.backend == "engine" and STOPS < one.created < until * MINUTE)
-    return score, sum(one.rows for one in sent)
+def lived(until: float, realtime: float) -> Score:
+    """Return a night after those."""
+    [score] = World(night(2 * len(RETURNS), stops(until), realtime)).live(deepcopy(experienced(realtime)))
+    return score
 
 
 @pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("realtime", SPEEDS)
 @pytest.mark.parametrize("until", [NEVER, 150.0, 110.0, 80.0])
-def test_an_engine_that_stands_still_gets_no_more_rows_than_a_probe(until: float, realtime: float) -> None:
-    score, sent = lived(until, realtime)
+def test_a_job_does_not_rely_on_an_engine_that_stands_still(until: float, realtime: float) -> None:
+    score = lived(until, realtime)
     assert score.in_time
-    assert sent <= A_FEW
+    assert score.by_route["engine"] < ROWS / 2 or until != NEVER
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("realtime", SPEEDS)
 def test_an_engine_that_answers_again_gets_the_rows_that_are_left(realtime: float) -> None:
-    score, _ = lived(80.0, realtime)
+    score = lived(80.0, realtime)
     assert score.in_time
     assert score.by_route["engine"] > ROWS / 4
 
 
-@pytest.mark.long
-def test_the_rows_of_a_probe_are_not_the_last_to_be_done() -> None:
-    score, _ = lived(NEVER, 0.4)
-    assert score.done_at < 2.5 * HOUR
+@pytest.mark.parametrize("job", [Open(synchronous=(("engine", 20),)), Open(waiting=20)], ids=["there", "back"])
+def test_the_rows_of_a_probe_are_not_the_last_to_be_done(job: Open) -> None:
+    engine = synchronous("engine", "0.0002", 0.5, spread=0.1, location="local")
+    engine = replace(engine, pace=replace(engine.pace, rate=0.0))
+    found = replan(job, [engine, synchronous("realtime", "0.001", 0.35, spread=0.1)], terms(3), NOW)
+    assert [(one.backend, one.rows) for one in found.sends] == [("realtime", 20)]
+
+
+@pytest.mark.parametrize("waiting", [0, 1_600], ids=["they are at the other one", "they wait"])
+@pytest.mark.parametrize(
+    ("hours", "price", "outage", "to"),
+    [
+        (3.0, "0.0002", HOUR, "engine"),
+        (1.85, "0.0002", HOUR, "realtime"),
+        (3.0, "0.00095", HOUR, "realtime"),
+        (3.0, "0.0002", 30 * HOUR, "realtime"),
+    ],
+    ids=["there is time", "there is none", "it costs as much", "it stands still for days"],
+)
+def test_rows_wait_for_a_cheap_engine_as_long_as_another_route_surely_does_them(
+    hours: float, price: str, outage: float, to: str, waiting: int
+) -> None:
+    engine = synchronous("engine", price, 0.5, spread=0.1, location="local")
+    engine = replace(engine, pace=replace(engine.pace, rate=0.0, outage=outage))
+    api = synchronous("realtime", "0.001", 0.35, spread=0.1)
+    job = Open(waiting=waiting, synchronous=(("engine", 20), ("realtime", 1_600 - waiting)))
+    found = replan(job, [engine, api], terms(hours), NOW)
+    assert found.chance >= terms(hours).target
+    sent = {one.backend: one.rows for one in found.sends}
+    assert sent == ({to: 1_600} if waiting or to == "engine" else {})
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("realtime", SPEEDS)
+def test_a_dear_route_does_few_rows_before_a_cheap_engine_is_back(realtime: float) -> None:
+    """It is slower than was thought only until it has done some rows tonight."""
+    score = lived(95.0, realtime)
+    assert score.in_time
+    assert score.by_route.get("realtime", 0) < 2 / 3 * (95 * MINUTE - STOPS) * realtime
 
 
 @pytest.mark.slow

@@ -71,6 +71,10 @@ class OptionCapacity(Struct, frozen=True):
         )
         return _EXPECTED_OUTAGES / outages if outages > 0.0 else math.inf
 
+    def is_back(self, seconds: float) -> float:
+        """Return P(a standstill ends within `seconds`)."""
+        return 1.0 - math.exp(-seconds / self.option.pace.outage)
+
     def between(self, at: float, end: float, rate: float, *, warm: bool = False) -> float:
         """Return the rows done from `at` to `end` at this rate, if the job's rows arrive at `at`.
 

@@ -29,8 +29,14 @@ from orchestrator.policy.planner.planning_problem import (
     reroute_of,
 )
 from orchestrator.policy.planner.search import MIN_CHANCE, Chosen, Position, best
+from orchestrator.policy.planner.standstills import (
+    MIN_MOVE_SHARE,
+    rows_can_stay,
+    transfers,
+    until_return,
+    with_probe,
+)
 from orchestrator.policy.planner.types import (
-    MAX_PROBE_SHARE,
     PROBE_ROWS,
     SLIPS,
     BatchOption,
@@ -44,8 +50,6 @@ from orchestrator.policy.planner.types import (
     Terms,
 )
 
-MIN_MOVE_SHARE = 0.03
-"""A move must involve more than this share of the rows held, and save at least this share of the cost."""
 MIN_CHANCE_GAIN = 0.05
 """If no plan holds, a move must raise the chance by this much."""
 MIN_GIVE_UP_CHANCE = 0.5
@@ -56,10 +60,6 @@ MIN_TIME_GAIN = 0.2
 """If the job is late anyway, a move must shorten the time by this share."""
 MIN_MOVE_GAIN = 0.02
 """If the deadline is uncertain, a move between options must raise the chance by this much."""
-PROBE_SECONDS = 600.0
-"""Minimum seconds that a probe's rows wait at an option that stands still."""
-MAX_PROBE_LOSS = 0.002
-"""If no plan holds, a waiting probe may lower the chance by at most this."""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
 """Bounds of the time until the next replanning."""
 WATCH_SECONDS = DETECTION_SECONDS / 2
@@ -134,16 +134,18 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
     if chosen is None:
         return _over_budget(job, board, now)
     ours = board.ours
-    chosen = _with_probe(chosen, board, job.waiting)
+    chosen, back = until_return(chosen, ours)
+    chosen = with_probe(chosen, ours, board.batches, job.waiting)
     candidate = chosen.candidate
-    moves = _moves(chosen, ours)
+    moves = [*_moves(chosen, ours), *back]
     wait = board.cancel_wait
     probes = _ended_probes(job, rest, candidate, terms, now)
     reroute = reroute_of(candidate, ours, now)
     return Decision(
         (*candidate.cancel, *probes),
         (*_sends(job, candidate, ours), *moves),
-        _reason(job, chosen, moves, ours, probes, None if reroute is None else clock(reroute.at, now)),
+        _reason_to_wait(back, chosen)
+        or _reason(job, chosen, moves, ours, probes, None if reroute is None else clock(reroute.at, now)),
         now + timedelta(seconds=min(_next_replan(candidate, ours), max(MIN_REPLAN_SECONDS, wait))),
         chosen.chance,
         money(chosen.expected) + cost_of_later(job.later, options, terms, job.later_cost).p50,
@@ -181,60 +183,6 @@ def _coming_in(job: Open, now: datetime) -> float:
     return max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
 
 
-def _with_probe(chosen: Chosen, board: _Board, waiting: int) -> Chosen:
-    """Move a few of the plan's new rows to a cheaper option that has no rows, to measure its present speed.
-
-    The option stood still, or was too slow for more rows. The plan stays unchanged if no other option could take
-    these rows over later.
-    """
-    candidate, ours = chosen.candidate, board.ours
-    shares, new, held = list(candidate.batch_shares), list(candidate.new), list(candidate.held)
-    to = max(range(len(new)), key=new.__getitem__, default=0)
-    sent, price = (new[to], ours.sync_options[to].price) if any(new) else (0, 0.0)
-    if candidate.bets and shares[-1].rows > sent:
-        sent, price, to = shares[-1].rows, shares[-1].price, -1
-    rows = min(PROBE_ROWS, int(MAX_PROBE_SHARE * sent))
-    if not rows or ours.horizon < 2 * PROBE_SECONDS:
-        return chosen
-    if to >= 0:
-        new[to], held[to] = new[to] - rows, held[to] - rows
-    else:
-        shares[-1] = replace(shares[-1], rows=sent - rows)
-    rest = replace(candidate, batch_shares=tuple(shares), new=tuple(new), held=tuple(held))
-    cheaper = enumerate(ours.sync_options[: candidate.fallback])
-    place = next((at for at, sync in cheaper if sync.price < price and not held[at]), None)
-    if place is None:
-        in_bets = sum(share.rows for share in rest.unsent) + rows
-        return _with_batch_probe(chosen, rest, rows, price, board) if in_bets <= waiting else chosen
-    new[place], held[place] = new[place] + rows, held[place] + rows
-    probed = replace(rest, new=tuple(new), held=tuple(held))
-    chance = chance_of(probed, ours)
-    if chosen.holds and not _rows_can_stay(probed, ours, PROBE_SECONDS):
-        return chosen
-    if chance < min(ours.target, chosen.chance - MAX_PROBE_LOSS):
-        return chosen
-    return replace(chosen, candidate=probed, chance=min(chosen.chance, chance))
-
-
-def _with_batch_probe(chosen: Chosen, rest: CandidatePlan, rows: int, price: float, board: _Board) -> Chosen:
-    """Send `rows` rows in a batch to a cheaper backend that has no rows. `rest` is the plan without them."""
-    taken = {share.option.backend for share in rest.batch_shares}
-    cheaper = [
-        one for one in board.batches
-        if float(one.cost.p50) < price and one.backend not in taken and one.least <= rows <= (one.room or rows)
-    ]  # fmt: skip
-    if not cheaper or not rest.fallback:
-        return chosen
-    option = min(cheaper, key=lambda one: one.cost.p50)
-    late = replace(rest, coming=rest.coming + rows, free_in=max(rest.free_in, option.cancel_seconds))
-    chance = chance_of(late, board.ours)
-    if chance < min(board.ours.target, chosen.chance - MAX_PROBE_LOSS):
-        return chosen
-    shares = (*rest.batch_shares, BatchShare(option, rows))
-    probed = replace(rest, batch_shares=shares, bets=rest.bets + 1)
-    return replace(chosen, candidate=probed, chance=min(chosen.chance, chance))
-
-
 def _without_probes(job: Open, board: _Board, now: datetime) -> Open:
     """Return the job as if its probes in batches were cancelled now: their rows can be taken back at any time."""
     probes = [one for one in job.running if one.is_probe]
@@ -260,13 +208,6 @@ def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms,
     ends = candidate.cancel or not any(places)
     probes = (one for one in job.running if one.is_probe)
     return tuple(one.batch for one in probes if ends or now - one.submitted_at >= terms.deadline - now)
-
-
-def _rows_can_stay(candidate: CandidatePlan, ours: Capacity, seconds: float) -> bool:
-    """Return True if other options could still take the rows over after `seconds`, and after rerouted rows arrive."""
-    burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
-    later = max(seconds, arrival(candidate))
-    return ours.horizon > 0 and ours.fits(burden, candidate.held, later, candidate.fallback)
 
 
 def _over_budget(job: Open, board: _Board, now: datetime) -> Decision:
@@ -484,7 +425,7 @@ def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
     release = ours.release_seconds(before)
     soonest = 2 * MIN_REPLAN_SECONDS + release
-    waits = _rows_can_stay(candidate, ours, soonest) and not _is_probe_left(candidate, ours)
+    waits = rows_can_stay(candidate, ours, soonest) and not _is_probe_left(candidate, ours)
     if not fallback or not any(before) or waits:
         return []
     sure_rows = [
@@ -494,7 +435,7 @@ def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
     more = ours.fill(sum(held) - sum(sure_rows), ours.room(sure_rows, release, fallback, sure=True))
     after = [a + b for a, b in zip(sure_rows, more, strict=True)]
     helps = chosen.holds or _helps(candidate, after, max(soonest, arrival(candidate)), burden, ours)
-    return _transfers(before, held, after, ours) if helps else []
+    return transfers(before, held, after, ours) if helps else []
 
 
 def _is_probe_left(candidate: CandidatePlan, ours: Capacity) -> bool:
@@ -515,28 +456,6 @@ def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden:
         # The chance counts moves to come, so waiting for them looks harmless until it is too late.
         return ours.slowest(after) <= (1.0 - MIN_TIME_GAIN) * ours.slowest(held)
     return ours.chance(burden, after, later, fallback) >= before + min(MIN_MOVE_GAIN, (1.0 - before) / 5)
-
-
-def _transfers(movable: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
-    """Return the sends that turn the rows by option `before` into `after`.
-
-    No option gives more rows than it had before these orders (`movable`).
-    """
-    names = [sync.option.backend for sync in ours.sync_options]
-    gives = {
-        name: min(a - b, most)
-        for name, a, b, most in zip(names, before, after, movable, strict=True)
-        if a > b and most
-    }
-    sends = []
-    for name, a, b in zip(names, before, after, strict=True):
-        lacks = b - a
-        for source, rows in gives.items():
-            if lacks > 0 and (taken := min(lacks, rows)):
-                sends.append(Send(taken, name, source))
-                gives[source] -= taken
-                lacks -= taken
-    return sends
 
 
 def _reason(
@@ -562,6 +481,14 @@ def _reason(
     if reroute is not None:
         return f"there is time: batches still running at {reroute} are cancelled and rerouted; {likely}"
     return f"on its way; {likely}"
+
+
+def _reason_to_wait(back: Sequence[Send], chosen: Chosen) -> str:
+    if not back:
+        return ""
+    rows, sources = sum(one.rows for one in back), sorted({one.source for one in back if one.source})
+    waits = f"{number_that(rows, 'row', 'leave')} {_names(sources)} until {back[0].backend} answers again"
+    return f"{waits}, or the last moment for a reroute; {chance_words(chosen.chance)} likely to be in time"
 
 
 def _names(names: Sequence[str]) -> str:
