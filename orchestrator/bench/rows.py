@@ -126,9 +126,7 @@ class PointRows(RowSource):
         """Put back a row that found no room. The next `take` returns it."""
         self._again.appendleft(work)
 
-    def unpack(self, work: Work) -> None:
-        """Requeue a row. A point never packs rows."""
-        self._again.append(work)
+    unpack = give_back  # a point never packs rows
 
     def tokens(self, work: Work) -> int:
         """Estimate the tokens that a request counts towards a limit."""
@@ -137,8 +135,7 @@ class PointRows(RowSource):
     def leaves(self, work: Work) -> None:
         """Do nothing: a point books nothing."""
 
-    def came_back(self, work: Work) -> None:
-        """Do nothing: a point books nothing."""
+    came_back = leaves
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
         """Remember the task that sends a row."""

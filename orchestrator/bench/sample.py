@@ -6,11 +6,9 @@ Neighbouring rows (a document's tasks) stay together, because an engine's prefix
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -135,9 +133,5 @@ def _write(path: Path, spans: Sequence[Span], model: str, target: Path) -> None:
 def _read(path: Path, spans: Sequence[Span]) -> Iterator[bytes]:
     with path.open("rb") as file:
         for span in spans:
-            yield _at(file, span)
-
-
-def _at(file: BinaryIO, span: Span) -> bytes:
-    file.seek(span.offset, os.SEEK_SET)
-    return file.read(span.length).rstrip(b"\r\n")
+            file.seek(span.offset)
+            yield file.read(span.length).rstrip(b"\r\n")

@@ -178,16 +178,12 @@ class Session:
         latest = {one.concurrency: one for one in self._sweep_points()}
         return tuple(latest[concurrency] for concurrency in sorted(latest))
 
-    def _known(self, name: str) -> BenchPoint | None:
-        told = self.notebook.get(name)
-        return None if told is None else BenchPoint.of_json(told)
-
     async def _one(
         self, name: str, concurrency: int, *, mode: Mode = Mode.CONTINUOUS, window: float = 0.0,
         in_file_order: bool = False, one_token: bool = False,
     ) -> BenchPoint:  # fmt: skip
-        if (known := self._known(name)) is not None:
-            return known
+        if (told := self.notebook.get(name)) is not None:
+            return BenchPoint.of_json(told)
         self.tell(BenchProgress(name, None, self._left(), self._eta()))
         if not self._is_warm:
             await self.rig.warm_up()

@@ -47,12 +47,9 @@ class FoundFiles(Struct):
     def __str__(self) -> str:
         parts = [_list_counts(self.read), _list_counts(self.pictures)]
         parts.append(number_of(len(self.tables), "table") if self.tables else "")
-        parts += [f"{_list_counts(kinds)} {why}" for kinds, why in self._unread() if kinds]
+        unread = ((self.converted, "not read without LibreOffice"), (self.others, "not read (`include` would)"))
+        parts += [f"{_list_counts(kinds)} {why}" for kinds, why in unread if kinds]
         return "; ".join(filter(None, parts))
-
-    def _unread(self) -> Iterator[tuple[Counter[str], str]]:
-        yield self.converted, "not read without LibreOffice"
-        yield self.others, "not read (`include` would)"
 
 
 def scan(folder: Path, *, deep: bool = True) -> FoundFiles:

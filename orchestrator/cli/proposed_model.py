@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +55,8 @@ def model_of_settings(folder: Path) -> ProposedModel:
     config = load(locate({}, folder.absolute()))
     if config.models:
         listed = ", ".join(config.models)
-        return ProposedModel(_first("small", config.models), f"# The models are those of orch.toml: {listed}\n")
+        alias = "small" if "small" in config.models else next(iter(config.models))
+        return ProposedModel(alias, f"# The models are those of orch.toml: {listed}\n")
     if not config.backends:
         return ProposedModel(missing="add a backend to orch.toml")
     # Prefer the user's own backend: documents stay there, and tokens cost nothing.
@@ -82,10 +82,6 @@ def _model_at_backend(name: str, backend: Backend) -> ProposedModel:
     return ProposedModel(
         section=_section(f"{plain_yaml(name)}: {_DEFAULT}"), missing=f"{upstream} {why}: start your server"
     )
-
-
-def _first(wanted: str, names: Iterable[str]) -> str:
-    return wanted if wanted in names else next(iter(names))
 
 
 def _named(backend: str, models: list[str]) -> str:

@@ -171,7 +171,8 @@ def _examine() -> Iterator[Found]:
         cure = "add [backends.local] for a server of yours, or a provider's, to orch.toml; `orch init` writes one"
         yield "backends", False, f"none configured; {cure}", 2
         return
-    yield from _examine_models(config)
+    for mistake in config.unknown_backends:
+        yield str(mistake.field), False, f"{mistake.where}: {mistake.reason}", 2
     jobs, unfit = _examine_jobs(config, {shard.job_id for shards in removed.values() for shard in shards})
     yield from unfit
     asked = {name: _models(config, name, jobs) for name in config.backends}
@@ -239,11 +240,6 @@ def _models(config: settings.Config, backend: str, jobs: Mapping[str, Job]) -> d
         if backend not in objections(config, job):
             found = dict.fromkeys(asked_models(config, job, backend), f"by {what}") | found
     return dict(sorted(found.items()))
-
-
-def _examine_models(config: settings.Config) -> Iterator[Found]:
-    for mistake in config.unknown_backends:
-        yield str(mistake.field), False, f"{mistake.where}: {mistake.reason}", 2
 
 
 def _examine_jobs(config: settings.Config, waiting: Collection[JobId]) -> tuple[dict[str, Job], list[Found]]:
@@ -375,8 +371,9 @@ def _examine_engines(name: str, backend: EnginesBackend) -> Iterator[Found]:
     hours = f", {backend.hours}" if backend.hours else ""
     price = f"{per_hour(backend.cost_per_hour)} of a GPU"
     yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}{hours}", 0
+    given = None if backend.vllm_python is None else Path(backend.vllm_python).expanduser()
     try:
-        python, _, is_cpu_build = find_python(_path(backend.vllm_python), os.environ)
+        python, _, is_cpu_build = find_python(given, os.environ)
         gpus = [] if is_cpu_build else find_gpus(os.environ)
         told = f"GPUs {', '.join(str(gpu.index) for gpu in gpus)}" if gpus else "no GPU: on the CPU"
         yield f"engines of {name}", True, f"vLLM of {python}, {told}", 0
@@ -399,10 +396,6 @@ def _examine_ray(name: str, backend: RayBackend) -> Iterator[Found]:
     alive = [node for node in found.nodes if node["alive"]]
     gpus = sum(node["gpus"] for node in alive)
     yield f"cluster of {name}", True, f"Ray {found.ray}, {number_of(len(alive), 'node')}, {gpus:g} GPUs", 0
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()
 
 
 def _examine_local(name: str, backend: LocalBackend, models: Mapping[str, str]) -> Iterator[Found]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
@@ -239,8 +239,4 @@ def _cells(row: LexborNode) -> list[str]:
     cells = [cell for cell in row.iter() if cell.tag in ("td", "th")]
     if len(cells) < 2 or row.css_first("table") is not None:  # a row that only serves layout
         return []
-    return [" ".join(_inner_lines(cell)) for cell in cells]
-
-
-def _inner_lines(cell: LexborNode) -> Iterator[str]:
-    return (line for line in block_text(cell).split("\n") if line)
+    return [" ".join(filter(None, block_text(cell).split("\n"))) for cell in cells]

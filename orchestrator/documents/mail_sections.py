@@ -62,7 +62,8 @@ def sections(mail: Part) -> Sections:
         elif _is_text(part, kind):
             found.texts.append(part)
         elif kind == "message/partial":
-            found.lost.append((part, _in_pieces()))
+            why = "The mail was sent in pieces, and this is one of them; join them, or exclude it."
+            found.lost.append((part, unreadable(why)))
         else:
             found.attached.append(part)
     if not found.texts:
@@ -129,10 +130,6 @@ def _recovered(part: Part) -> list[Part]:
         return []
     head = f'Content-Type: multipart/mixed; boundary="{found[1]}"\n\n'.encode()
     return inside(email.message_from_bytes(head + text.encode("utf-8", "surrogateescape"), type(part)))
-
-
-def _in_pieces() -> ExtractionError:
-    return unreadable("The mail was sent in pieces, and this is one of them; join them, or exclude it.")
 
 
 def type_of(part: Part) -> str:

@@ -53,12 +53,9 @@ class _File:
         inner = [entry for entry in storage.kids if entry.entry_type == _STORAGE]
         return MapiMail(
             properties,
-            [self._properties(one, properties) for one in inner if one.name.startswith(_RECIPIENT)],
+            [MapiProperties(self.values(one), properties) for one in inner if one.name.startswith(_RECIPIENT)],
             [self._attachment(one, properties) for one in inner if one.name.startswith(_ATTACHMENT)],
         )
-
-    def _properties(self, storage: Any, mail: MapiProperties) -> MapiProperties:
-        return MapiProperties(self.values(storage), mail)
 
     def _attachment(self, storage: Any, mail: MapiProperties) -> Attachment:
         values = self.values(storage)

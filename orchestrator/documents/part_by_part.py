@@ -89,12 +89,10 @@ class PartByPart:
                     continue
                 self._since += 1
                 if len(value) == 3:
-                    self._pass_over(*value)
+                    key, reason, ending = value
+                    if self._ignored is not None:
+                        self._ignored.add(IgnoredReason(reason), key, ending)
                 elif len(value) == 4:
                     yield from self._convert(*value)
                 else:
                     yield from_plain(value)
-
-    def _pass_over(self, key: str, reason: str, ending: str) -> None:
-        if self._ignored is not None:
-            self._ignored.add(IgnoredReason(reason), key, ending)

@@ -179,7 +179,8 @@ class Readers:
 
     def rows(self, rows: TableRows | RemoteOrder, first: int) -> Documents:
         """Return the documents of a table from row index `first` on. This call has priority over all other work."""
-        order = self._limited(rows if isinstance(rows, TableRows) else self._fetched(rows))
+        local = rows if isinstance(rows, TableRows) else rows.at(self._downloading.one(rows.remote, rows.limit))
+        order = self._limited(local)
         if not isinstance(order, TableRows):
             return self._documents(order, None)
         return self._documents_of(order, self._pool.call(_call(order, first)), first)
@@ -216,9 +217,6 @@ class Readers:
 
     def _on_this_machine(self, table: TableFile) -> TableFile:
         return table._replace(max_unpacked=self._max_unpacked, converts=self.converts)
-
-    def _fetched(self, order: RemoteOrder) -> LocalOrder:
-        return order.at(self._downloading.one(order.remote, order.limit))
 
     @property
     def _downloading(self) -> Downloads:

@@ -108,7 +108,8 @@ class Driver:
                 view.say(f"orch: {holder} is this home's daemon and runs the job; following it")
                 for line in differences(context.home, holder, context.path):
                     view.say(f"orch: {line}")
-            _check_held(context, job)
+            if holds := all_held(context.store, job):
+                raise request_refused(context.config, job, holds)
             self._draw(job, None)
             self._warn_of_standstill(job)
 
@@ -240,8 +241,3 @@ def _not_ended(context: Context, job: Job, why: str) -> BackendError:
         hint=f"{cure}. A provider's batch continues and is billed, {cost}; its rows stay "
         f"pending until orch can collect it. `orch cancel {job.id} --abandon` gives it up",
     )
-
-
-def _check_held(context: Context, job: Job) -> None:
-    if holds := all_held(context.store, job):
-        raise request_refused(context.config, job, holds)
