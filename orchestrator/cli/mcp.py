@@ -23,7 +23,7 @@ from orchestrator.core.errors import OrchError
 )  # fmt: skip
 def mcp(budget: Decimal) -> int:
     """Serve plan, submit, status and rows to a coding agent (Model Context Protocol, stdio)."""
-    extras.require_mcp()
+    extras.require("mcp", "`orch mcp`")
     from orchestrator.library.agent_tools import INSTRUCTIONS, AgentTools
 
     server: Any = import_module("mcp.server").MCPServer("orch", instructions=INSTRUCTIONS)

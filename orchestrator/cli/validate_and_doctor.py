@@ -19,7 +19,7 @@ from orchestrator.core.batch_api import CHAT, EMBEDDINGS
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OrchError, UsageError
-from orchestrator.core.extras import require_otel
+from orchestrator.core.extras import require
 from orchestrator.core.model import Job, JobId, JobKind, scope_words
 from orchestrator.core.money import per_hour
 from orchestrator.core.near_names import near_words
@@ -209,7 +209,7 @@ def _removed(config: settings.Config) -> dict[str, list[Shard]]:
 def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
     what = f"telemetry {telemetry.endpoint}"
     try:
-        require_otel()
+        require("otel", "[telemetry]")
         from orchestrator.daemon.telemetry.otlp import Receiver
 
         with closing(Receiver(telemetry, Home(home).identity())) as receiver:

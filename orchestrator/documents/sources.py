@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from orchestrator.core.addresses import is_address
 from orchestrator.core.errors import InputError
-from orchestrator.core.extras import require_parquet
+from orchestrator.core.extras import require
 from orchestrator.core.near_names import meant_file
 from orchestrator.documents import files, remote, tables, unchanged_files
 from orchestrator.documents.document_keys import MOST_KEY, printable, shortened
@@ -212,7 +212,7 @@ class _Opened:
     def table(self, found: FoundFile, kind: Kind) -> tables.TableFile:
         name, spec = printable(found.relative), self.source
         if kind.name == "parquet" and spec.text_column is not None:
-            require_parquet(self.key(name))
+            require("parquet", f"{self.key(name)}: Parquet")
         return tables.TableFile(
             path=found.path,
             kind=kind.name,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from orchestrator.core.errors import BackendError, StorageError, UsageError
-from orchestrator.core.extras import require_otel
+from orchestrator.core.extras import require
 from orchestrator.daemon.telemetry import sent
 from orchestrator.daemon.telemetry.reader import EndedWork, TraceReader
 from orchestrator.daemon.telemetry.sent import SentLog
@@ -116,7 +116,7 @@ class Exporter:
             self._receiver.close()
         self._receiver, self._receives = None, settings
         try:
-            require_otel()
+            require("otel", "[telemetry]")
             from orchestrator.daemon.telemetry.otlp import Receiver
 
             self._receiver = Receiver(settings, self._home.identity())

@@ -16,7 +16,7 @@ from msgspec import Struct
 from orchestrator.core import addresses
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
-from orchestrator.core.extras import require_parquet, require_xlsx
+from orchestrator.core.extras import require
 from orchestrator.core.model import Job
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.column_types import VectorOf
@@ -171,6 +171,6 @@ def check(output: Output) -> None:
 
 def check_format(form: Format, what: str) -> None:
     if form == "parquet":
-        require_parquet(what)
+        require("parquet", f"{what}: Parquet")
     elif form == "xlsx":
-        require_xlsx(what)
+        require("xlsx", f"{what}: .xlsx")
