@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError, UsageError
+from orchestrator.core.few_collections import few_collections
 from orchestrator.core.model import Job, JobId, JobState
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from orchestrator.store import Store
     from orchestrator.store.daemon_fence import DaemonFence
     from orchestrator.store.status_reader import StatusReader
-
-
-YOUNG_OBJECTS = 50_000
-"""New objects between two garbage collections while a job runs."""
 
 
 class CommandSettings:
@@ -313,22 +309,11 @@ def _wait_until_sent(home: Home) -> None:
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
-    """Collect garbage less often. Scanning the caller's objects each time would take a fifth of a job's time."""
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], YOUNG_OBJECTS) if before[0] else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@contextmanager
 def ready() -> Iterator[Context]:
     """Open the context after reading all settings, so that mistakes are reported before a database is created."""
     settings = CommandSettings(locate())
     config = settings.config
-    with _few_collections(), _quiet_libraries, opened(settings.place) as context:
+    with few_collections(), _quiet_libraries, opened(settings.place) as context:
         context.use(config)
         yield context
 

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from orchestrator.core import request_lines
 from orchestrator.core.errors import InputError, StorageError
+from orchestrator.core.few_collections import few_collections
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import reused_answers
@@ -151,7 +152,7 @@ def build(
             recorder.record(file, chunk)
             progress(report.documents, report.requests, report.expected)
 
-    with given_back(store, home, job):
+    with few_collections(), given_back(store, home, job):
         store.rows.clear(job.id)
         written_to(home.requests(job.id), write)
         memory.flush()
