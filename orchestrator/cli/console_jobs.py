@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.store.quality import Quality
 
 EVENTS = 12
-"""Newest events to show; decisive events are always shown."""
+"""Number of newest events to show; decisive events are always shown."""
 DECISIVE = frozenset(
     {
         EventKind.CANCEL,

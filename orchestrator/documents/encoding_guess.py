@@ -25,7 +25,7 @@ _WIDE = frozenset(
 MIN_LIKELY = 0.2
 MIN_LEAD = 1.15
 MANY_ODD, FAR_LEAD = 100, 1.5
-"""From `MANY_ODD` non-ASCII bytes on, this lead over the next encoding is no chance, although markup lowers the
+"""From `MANY_ODD` non-ASCII bytes on, this lead over the next encoding is significant, although markup lowers the
 likelihoods.
 """
 MIN_MORE_ODD = 3

@@ -25,9 +25,7 @@ MIN_LINES = 3
 MANY_OBJECTS, FEW_CHARACTERS = 1.3, 25
 """Objects and characters per line on a page that may have tables. Prose is drawn in long lines, one object each."""
 FEWEST_COLUMNS, NEARLY_ALL = 3, 0.9
-"""Minimum columns and filled share of a table drawn column by column. Addresses side by side have gaps and do not
-count.
-"""
+"""Minimum columns and filled share of a table drawn by columns. Addresses side by side have too many gaps."""
 MOST_BOXES = 5_000
 MOST_HEADINGS = 4
 """Maximum lines above a table that may run across its columns; they stay unchanged."""

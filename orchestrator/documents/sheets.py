@@ -27,7 +27,7 @@ from orchestrator.documents.workbook_repair import repaired
 from orchestrator.documents.xml_workbook import holds_xml_sheets, xml_sheets
 
 MOST_HEADER = 50
-"""Maximum first rows to search for the column names."""
+"""Number of first rows to search for the column names."""
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
