@@ -24,10 +24,7 @@ class Apprise(Struct, frozen=True):
     environ: Mapping[str, str]
 
     def send(self, message: Message) -> None:
-        """Send a message to all addresses.
-
-        Raises UsageError without an address, BackendError if a service refuses the message.
-        """
+        """Send a message to all addresses. Raises UsageError without any, BackendError if a service refuses."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings from Apprise's own libraries
             self._send(message)

@@ -100,10 +100,7 @@ class Mail(Struct, frozen=True):
             smtp.send_message(self._written(message))
 
     def check(self) -> None:
-        """Sign in at the server without sending a message.
-
-        Raises UsageError if a variable is not set, else BackendError.
-        """
+        """Sign in at the server, without a message. Raises UsageError for an unset variable, or BackendError."""
         with self._connected():
             pass
 

@@ -1,7 +1,4 @@
-"""Control of a backend's engines (kind `engines`, `ray`).
-
-Each second, it reads their state, decides by `policy.engine_switches`, and acts.
-"""
+"""Control of a fleet's engines: each second, reads their state, decides by `policy.engine_switches`, and acts."""
 
 from __future__ import annotations
 

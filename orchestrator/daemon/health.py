@@ -57,10 +57,7 @@ def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | No
 
 
 def without_engine(health: Mapping[str, Any]) -> str | None:
-    """Describe the engines of a server that has rows but no upstream yet.
-
-    None otherwise, or if the server has no engines.
-    """
+    """Describe the engines of a server that has rows but no upstream yet; None in any other case."""
     engines: list[Mapping[str, Any]] = health["engines"]
     if health["upstreams"] or not engines or not health["running_batches"]:
         return None

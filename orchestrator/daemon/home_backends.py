@@ -233,10 +233,7 @@ class HomeBackends(BackendSet):
         return found
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """Return the durable bytes of each result file of our running batches, by path under the home.
-
-        None if unknown.
-        """
+        """Return the durable bytes of our running batches' result files, by path under the home. None: unknown."""
         found: dict[str, int | None] = {}
         for name, opened in [*self._opened.items()]:
             if opened.server is not None:

@@ -66,10 +66,7 @@ class Standstill(Struct, frozen=True):
 
 
 class Monitor:
-    """Looks for messages once a minute.
-
-    Its own thread keeps a mail server that does not answer from delaying rows.
-    """
+    """Looks for messages once a minute, in a thread: a mail server that hangs delays no row."""
 
     def __init__(self, store: Store, config: Config, given: Sequence[Channel] | None = None) -> None:
         self._store = store

@@ -36,16 +36,10 @@ PATH = "/webhooks/"
 MAX_BODY = 128 * 1024
 """Maximum bytes of an event; a usual event has a few hundred."""
 MOST_CONNECTIONS = 256
-"""Maximum number of connections.
-
-A further one replaces the connection that has waited longest: real events arrive quickly.
-"""
+"""Maximum connections. A further one replaces the oldest that waits, because real events arrive quickly."""
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
-"""Maximum number of remembered events.
-
-A signature is valid for ten minutes, in which no account ends as many batches.
-"""
+"""Maximum number of remembered events: more than an account sends while a signature is valid (ten minutes)."""
 ENDS = frozenset(["batch.succeeded", *(f"batch.{status}" for status in BatchStatus if status.is_final)])
 """Types of events that end a batch. `batch.succeeded` is Gemini's type for a completed batch."""
 

@@ -80,10 +80,7 @@ class AdmissionControl:
         self._most: dict[JobId, Decimal] = {}
 
     def has_parts(self, shard: Shard, too_dear: TooDear) -> bool:
-        """True if a smaller part of a too expensive shard fits the budget.
-
-        The job's later shards are then kept that small.
-        """
+        """True if a smaller part of a shard fits the budget. The job's later shards are then kept that small."""
         self._most[shard.job_id] = too_dear.left
         return shard.rows > 1 and too_dear.left * shard.rows >= too_dear.wanted
 

@@ -21,10 +21,7 @@ class Prices(Protocol):
     """Prices of rows at a backend. Every method raises UsageError if the price is unknown."""
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
-        """Price a row asked under this model name.
-
-        `expected` replaces token counts that the backend did not report.
-        """
+        """Price a row asked under this model name. `expected` replaces missing token counts."""
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price | None:
         """Price a row's attempts of unknown outcome. None if they cost nothing beyond the row."""

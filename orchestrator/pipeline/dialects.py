@@ -40,10 +40,7 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task
 
 Refused = Callable[[str, str, str], Collection[str]]
-"""Returns the fields that a backend has refused.
-
-Takes the backend's name, its name for the model, and the endpoint.
-"""
+"""Returns the fields refused by a backend. Takes its name, its name for the model, and the endpoint."""
 
 
 def nothing_refused(backend: str, model: str, endpoint: str) -> Collection[str]:

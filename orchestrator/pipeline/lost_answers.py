@@ -50,10 +50,7 @@ def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
 
 
 def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
-    """Return the custom_ids of a shard's answers in the home, or None.
-
-    The home has them if only the database was restored.
-    """
+    """Return the custom_ids of a shard's answers if these are in the home, else None."""
     found: set[str] = set()
     for kind in KINDS:
         lines = (one.line for one in results.read(home.results(shard_id, kind)))

@@ -17,10 +17,7 @@ from orchestrator.policy.overdue import Usual
 
 UNKNOWN = Usual()
 MOST_PUSHED = 10_000
-"""Maximum number of announced batches kept until their poll.
-
-Some may belong to other programs with the same account.
-"""
+"""Maximum number of announced batches kept until their poll. Some may belong to other programs."""
 GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE

@@ -26,10 +26,7 @@ MOST_NAMES = 20_000
 
 
 class Scope(Struct, frozen=True):
-    """Scope of a run: the first `limit` documents, documents `only` by name or pattern, and tasks.
-
-    Empty means all.
-    """
+    """Scope of a run: the first `limit` documents, `only` documents by name or pattern, and tasks. Empty: all."""
 
     limit: int | None = None
     only: tuple[str, ...] = ()
@@ -54,10 +51,7 @@ class Scope(Struct, frozen=True):
                 raise UsageError(f"--task {name}: the job file has no such task", hint=hint)
 
     def documents(self, found: Sequence[int | None]) -> int | None:
-        """Return the number of documents in scope, or None if unknown.
-
-        `found` has the number of documents per source.
-        """
+        """Return the number of documents in scope, from the number per source; None if unknown."""
         known = [number for number in found if number is not None]
         if self.only or len(known) < len(found):
             return None

@@ -75,10 +75,7 @@ class ShardWork:
     def ask(
         self, handle: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
     ) -> Done[T] | None:
-        """Return the result of a stage that calls the backend, or None while it is in progress.
-
-        Raises the stage's errors.
-        """
+        """Return the result of a stage that calls the backend, or None until it ends. Raises its errors."""
         if handle.is_own:
             return self._inline.do(handle.name, shard.id, stage)
         if not self.provider_calls.is_busy(shard.id):

@@ -245,10 +245,7 @@ class AwaitedRows:
             return bulk.change(tx, requests, names, ("job_id", "seq"), values) if values else 0
 
     def release(self, job_id: JobId, seqs: Sequence[int]) -> int:
-        """Let a job send awaiting rows itself, one of each group of equal requests.
-
-        Return the number of released rows.
-        """
+        """Let a job send awaiting rows itself, one per group of equal requests. Return the number of rows."""
         c = requests.c
         with self._db.write() as tx:
             open_ = set(open_rows(tx, None, job_id, seqs))

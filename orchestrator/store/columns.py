@@ -61,10 +61,7 @@ class Money(TypeDecorator[Decimal]):
 
 
 class Names(TypeDecorator[tuple[str, ...]]):
-    """Names in a fixed order as a compact JSON array, so that equal tuples are equal text.
-
-    NULL stands for no names.
-    """
+    """Names in a fixed order as compact JSON, so that equal tuples are equal text. NULL stands for no names."""
 
     impl = Text
     cache_ok = True
@@ -77,10 +74,7 @@ class Names(TypeDecorator[tuple[str, ...]]):
 
 
 class Words(TypeDecorator[str]):
-    """Text for people, often from outside orch.
-
-    NUL and lone surrogates are replaced, because databases reject them.
-    """
+    """Text for people, often from outside orch. NUL and lone surrogates, which databases reject, are replaced."""
 
     impl = Text
     cache_ok = True

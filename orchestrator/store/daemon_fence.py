@@ -55,10 +55,7 @@ class DaemonFences:
         self._db = database
 
     def take(self, fence: DaemonFence) -> None:
-        """Stop older daemons from writing, and end their connections.
-
-        Raises FencedOff if a newer generation exists.
-        """
+        """Stop older daemons from writing, and end their connections. Raises FencedOff for a newer one."""
         table, add = daemon_fences, self._db.upsert(daemon_fences)
         told = add.excluded
         row = {"home": fence.home, "replica": fence.replica, "generation": fence.generation}

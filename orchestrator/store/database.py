@@ -56,10 +56,7 @@ class Database:
         self._fence = fence
         self.has_written = False
         self.before_naming_files: Callable[[], None] = lambda: None
-        """Called before a transaction that refers to bytes of the home's files.
-
-        Returns once these bytes cannot be lost.
-        """
+        """Called before a transaction that refers to bytes of the home's files. Returns once these are safe."""
         self.is_sqlite = url.startswith("sqlite")
         self._streams: WeakSet[Generator[Row[Any], None, None]] = WeakSet()
         with self._translated():

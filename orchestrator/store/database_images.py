@@ -14,10 +14,7 @@ LARGEST_IN_MEMORY = 32 * 1024 * 1024
 
 
 class WatchedDatabase:
-    """A database that other connections write to.
-
-    Methods may be called from any thread, and may raise StorageError.
-    """
+    """A database that other connections write to. Any thread may call a method. Raises StorageError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

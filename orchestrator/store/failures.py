@@ -108,10 +108,7 @@ class Failures:
             return job_figures.failing(ask, job_ids)
 
     def reasons(self, job_id: JobId, limit: int = 20) -> list[FailureReason]:
-        """Return why rows of a job did not succeed, the most frequent reason first.
-
-        Rows that never ran count as new.
-        """
+        """Return why rows of a job did not succeed, most frequent first. Rows that never ran count as new."""
         c = requests.c
         told, on = acknowledgement_of(requests.c, self._db)
         columns = c.error_code, func.count(), func.min(c.failed_since), func.min(c.seq)
@@ -249,10 +246,7 @@ _KEYS = ["series", "custom_id", "code"]
 
 
 def acknowledgement_of(row: Any, database: Database) -> tuple[Any, ColumnElement[bool]]:
-    """Return the acknowledgement to join with a row's failure, and the condition of the join.
-
-    The query must have `jobs`.
-    """
+    """Return the acknowledgement to join with a row's failure, and the join condition, which needs `jobs`."""
     return bulk.beside(acknowledgements, lambda told: _same_failure(told, row), database.dialect)
 
 

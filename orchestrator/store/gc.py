@@ -25,9 +25,7 @@ IS_OVER: ColumnElement[bool] = or_(jobs.c.finished_at.is_not(None), jobs.c.error
 
 
 class Lines(Struct, frozen=True):
-    """Result lines of a shard's file that a home's rows refer to: their number, and the offset where the last line
-    ends.
-    """
+    """Result lines in a shard's file that a home's rows refer to: their number, and where the last one ends."""
 
     shard: str
     kind: str
@@ -153,10 +151,7 @@ def _with_files(home: str) -> Any:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy a SQLite database consistently and durably. Other connections may write to it meanwhile.
-
-    Raises StorageError.
-    """
+    """Copy a SQLite database consistently and durably, even while others write to it. Raises StorageError."""
     try:
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as here,

@@ -75,10 +75,7 @@ class Jobs:
         return None if row is None else job_of(row)
 
     def newest(self, limit: int | None = None, *, skip: int = 0, text: str = "") -> list[Job]:
-        """Return jobs, the newest first, without the first `skip`.
-
-        With `text`, a job's name or id must contain it.
-        """
+        """Return jobs, the newest first, without the first `skip`. `text` must be part of the name or id."""
         query = select(jobs).order_by(desc(jobs.c.created_at), jobs.c.id).limit(limit).offset(skip)
         if text:
             query = query.where(or_(*(one.icontains(text, autoescape=True) for one in (jobs.c.name, jobs.c.id))))
@@ -207,9 +204,7 @@ class Jobs:
                 raise StateConflict(f"job {job_id} is not in the expected state")
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-        """Return the numbers of each job's requests by state, and of accepted answers with a mark, such as cut
-        answers.
-        """
+        """Return the numbers of each job's requests by state, and of accepted answers with a mark."""
         with self._db.asking() as ask:
             return job_figures.counts(ask, job_ids)
 

@@ -62,10 +62,7 @@ class Ledger:
             return job_figures.spent(ask, job_id)
 
     def booked(self, job_id: JobId, running: Collection[str] = ()) -> BookedJob:
-        """Return the sums of a job's lines.
-
-        Tokens of `running` shards are left out, because their backends report them.
-        """
+        """Return the sums of a job's lines. Backends report the tokens of `running` shards, which are left out."""
         c = ledger.c
         counted = [case((c.shard_id.in_(running), 0), else_=c[name]) if running else c[name] for name in COUNTS]
         query = select(
@@ -122,9 +119,7 @@ class Ledger:
             return tx.scalar(select(func.max(ledger.c.id))) or 0
 
     def unpaid(self, tag: tuple[str, str] | None) -> list[Shard]:
-        """Return the shards of every home whose cost may still be booked: from their intent until they are
-        collected.
-        """
+        """Return the shards of every home whose cost may still be booked: from intent to collection."""
         query = select(shards).where(shards.c.state.in_(AT_BACKEND)).order_by(shards.c.created_at, shards.c.id)
         if tag is not None:
             query = query.where(shards.c.job_id.in_(_tagged(tag)))

@@ -1,6 +1,4 @@
-"""Limits learned from a backend's refusals: the load that it accepts for a model, and the pause before the next
-batch.
-"""
+"""Limits learned from a backend's refusals: its capacity for a model, and the pause before the next batch."""
 
 from __future__ import annotations
 

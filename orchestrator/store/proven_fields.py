@@ -94,10 +94,7 @@ class Proofs:
             yield SampleRow(JobId(row.job_id), row.seq, row.endpoint, row.model, row.task, span, row.max_output)
 
     def earlier_answers(self, backend: str, endpoint: str, alias: str) -> list[SampleRow]:
-        """Return an answered row of each task in a model's newest batches.
-
-        `alias` is the model's name in job files.
-        """
+        """Return an answered row of each task in a model's newest batches; job files call the model `alias`."""
         s, c = shards.c, requests.c
         newest = (
             select(s.id)

@@ -315,10 +315,7 @@ class Rows:
             return number
 
     def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:
-        """Yield every row of a job in input order, open rows too.
-
-        With `only`, yield the rows with these custom_ids.
-        """
+        """Yield every row of a job in input order, open rows too. With `only`, yield only these custom_ids."""
         columns = (*(requests.c[name] for name in records.FINISHED), *OF_SHARD)
         of_shards = select(*columns).outerjoin(shards, shards.c.id == requests.c.result_shard)
         query = of_shards.where(requests.c.job_id == job_id)

@@ -68,9 +68,7 @@ class Shards:
     def __init__(self, database: Database) -> None:
         self._db = database
         self.numbering = Lock()
-        """Held from the choice of a new shard's number until the shard is stored, because several threads make
-        shards.
-        """
+        """Held from the choice of a shard's number until it is stored, because several threads make shards."""
 
     def add(self, shard: Shard, rows: Range, avoid: tuple[str, ...] = (), *, canary: bool = False) -> None:
         """Store a shard and give it the waiting rows of a range that avoid exactly `avoid`, all or nothing.
@@ -196,9 +194,7 @@ class Shards:
             return tx.scalar(query) or 0
 
     def told_tokens(self, backend: str, model: str, newest: int = 20) -> tuple[int, int]:
-        """Return the total prompt tokens of the newest completed batches, by our estimate and by the provider's
-        count.
-        """
+        """Return the prompt tokens of the newest completed batches, by our estimate and the provider's count."""
         c = shards.c
         recent = (
             select(c.tokens, c.provider_input_tokens)
@@ -228,9 +224,7 @@ class Shards:
             ]
 
     def longest_file_wait(self, backend: str, newest: int = 200) -> timedelta | None:
-        """Return the longest time from a batch's end to its files, among a backend's newest batches, or None if
-        unknown.
-        """
+        """Return the longest time from a recent batch's end to its files, or None if unknown."""
         c = shards.c
         query = (
             select(c.ended_at, c.status_at, c.collected_at)
@@ -251,9 +245,7 @@ class Shards:
             return [shard_of(row) for row in reversed(rows)]
 
     def counted_since(self, backend: str, since: datetime) -> list[Shard]:
-        """Return every job's shards that are at a backend or ended there after `since`, including shards of preflight
-        rows.
-        """
+        """Return every job's shards, preflights too, that are at a backend or ended there after `since`."""
         query = select(shards).where(shards.c.backend == backend)
         query = query.where(or_(shards.c.ended_at > since, shards.c.state.in_(AT_BACKEND)))
         with self._db.read() as tx:

@@ -1,7 +1,4 @@
-"""All groups of operations on one database.
-
-They are imported on use, so the type `Store` needs no database library.
-"""
+"""Operations on one database, imported on use, so that the type `Store` needs no database library."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ from orchestrator.store.tables import HAS_FAILED, events, jobs, ledger, requests
 
 
 class Spread(Struct, frozen=True):
-    """A histogram: numbers of values up to each bound and above the last one, with the values' sum, minimum and
-    maximum.
-    """
+    """A histogram: numbers of values up to each bound and above the last one; sum, minimum and maximum."""
 
     counts: tuple[int, ...]
     total: int
@@ -76,10 +74,7 @@ class TelemetryRecords:
         )
 
     def durations(self, shard_id: ShardId, bounds: Sequence[int]) -> dict[str | None, Spread]:
-        """Return the distribution of a shard's row times in ms, by error code.
-
-        Not every server reports these times.
-        """
+        """Return the distribution of a shard's row times in ms, by error code, for servers that report them."""
         c = requests.c
         measured = (c.shard_id == shard_id, c.latency_ms.is_not(None))
         return self._spreads(c.latency_ms, bounds, measured, by=c.error_code)
@@ -92,9 +87,7 @@ class TelemetryRecords:
         return self._rows.where(c.shard_id == shard_id, c.settled_at.is_not(None), wanted, most=most)
 
     def never_sent(self, job_id: JobId, most: int) -> list[FoundRow]:
-        """Return the first rows of a job that failed without being sent, because their documents could not be
-        read.
-        """
+        """Return a job's first rows that failed without being sent, because of unreadable documents."""
         c = requests.c
         # Phrased so that Postgres uses only the index of failures, and no index of most rows.
         is_own = and_(func.coalesce(c.carried_from, "") == "", func.coalesce(c.twin_of, -1) == -1)

@@ -81,10 +81,7 @@ class _Found(Struct, frozen=True):
 
 
 class HomeContents:
-    """The contents of a daemon's home.
-
-    `is_shared` means that other machines reach its own database, which is elsewhere.
-    """
+    """The contents of a daemon's home. With `is_shared`, its own database is elsewhere, for several machines."""
 
     def __init__(self, home: Home, known: Mapping[str, int], *, is_shared: bool, as_of: float) -> None:
         """Start from `known`, the bytes of each file on the replica.
@@ -238,9 +235,7 @@ class HomeContents:
                     path.unlink(missing_ok=True)
 
     def _files(self) -> Iterator[tuple[str, _Seen, int]]:
-        """Yield each file of jobs and servers: its path, its facts, and its last change of name or mode
-        (nanoseconds).
-        """
+        """Yield each file of jobs and servers: path, facts, and last change of name or mode (nanoseconds)."""
         for top in LAYOUT.tops(self.root):
             yield from _below(str(self.root), top.relative_to(self.root).as_posix())
 

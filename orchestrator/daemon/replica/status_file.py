@@ -60,9 +60,7 @@ def write_status(home: Home, status: ReplicaStatus) -> None:
 
 
 def require_active(home: Home) -> None:
-    """Raise UsageError if a home has a replica and its active daemon is elsewhere, because the state here may be
-    old.
-    """
+    """Raise UsageError if a home's active daemon is on another machine, because the state here may be old."""
     if not home.has_replica:
         return
     holder = running_daemon(home)

@@ -74,10 +74,7 @@ class Receiver:
         self._client.close()
 
     def send_spans(self, spans: Sequence[TraceSpan]) -> int:
-        """Send spans, and return how many the receiver accepted.
-
-        It refused the others for good. Raises BackendError.
-        """
+        """Send spans. Return how many the receiver accepted; it refused the others for good. Raises BackendError."""
         scoped = ScopeSpans(scope=self._scope, spans=[_span(span) for span in spans])
         resourced = ResourceSpans(resource=self._resource, scope_spans=[scoped])
         status, body = self._post("traces", ExportTraceServiceRequest(resource_spans=[resourced]), REFUSED)

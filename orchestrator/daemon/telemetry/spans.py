@@ -104,10 +104,7 @@ def job_span(
     job: Job, ended_at: datetime, counts: Counts, cost: Decimal, tags: Mapping[str, str], events: Sequence[Event],
     *, with_reasons: bool,
 ) -> TraceSpan:  # fmt: skip
-    """Return the root span of a job's trace.
-
-    A job that ends again (`orch retry`) has the same root with a later end.
-    """
+    """Return the root span of a job's trace. If the job ends again, the same root has a later end."""
     state = job_state(job, counts, submitted=True)
     found: dict[str, Value] = {
         **_of_job(job),

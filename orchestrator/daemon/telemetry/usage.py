@@ -19,10 +19,7 @@ DURATION_BOUNDS_MS = tuple(10 * 2**power for power in range(14))
 
 
 class HistogramPoint(Struct, frozen=True):
-    """A series of a histogram since the process started.
-
-    `total`, `least`, `most` and `bounds` are in the metric's unit.
-    """
+    """A series of a histogram since the process started. `total` to `bounds` are in the metric's unit."""
 
     metric: str
     attributes: tuple[tuple[str, Value], ...]

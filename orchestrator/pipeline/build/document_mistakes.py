@@ -37,10 +37,7 @@ class ValidationProblem(Struct):
 
 
 class _Source(Struct):
-    """Documents of a source with their first problem.
-
-    `settings` has each document's faulty setting, or None for a usable one.
-    """
+    """A source's documents. `settings` has each document's faulty setting, or None for a usable one."""
 
     settings: set[str | None] = field(default_factory=set)
     documents: int = 0
@@ -86,9 +83,7 @@ class Askable:
         return self._is_unusable and self.documents > 0
 
     def mistakes(self) -> Iterator[InputError]:
-        """Yield mistakes of the job file: settings that fail for every document of a source, and templates that
-        always fail.
-        """
+        """Yield settings that fail for every document of a source, and templates that always fail."""
         for index, source in self._sources.items():
             [setting, *others] = source.settings
             if setting is not None and not others:

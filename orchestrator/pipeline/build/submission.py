@@ -87,10 +87,7 @@ class How(StrEnum):
 
 
 class Submission(Struct, frozen=True):
-    """A submitted job, and how it was found or made.
-
-    `is_refused` is true in a rehearsal whose plan `submit` would refuse.
-    """
+    """A submitted job. `is_refused` is true in a rehearsal whose plan `submit` would refuse."""
 
     job: Job
     how: How
@@ -216,10 +213,7 @@ def _deadline(text: str | None, now: datetime, words: TermWords) -> datetime | N
 
 
 def check_deadline(job: Job, words: TermWords = TermWords.OPTIONS) -> None:
-    """Raise RefusedError if a new job's deadline has passed.
-
-    An unfinished job is resumed and finished late instead.
-    """
+    """Raise RefusedError if a new job's deadline has passed. An unfinished job is finished late instead."""
     if job.deadline_at is None or job.deadline_at > job.created_at:
         return
     spec, place = spec_of(job), InputError("", field=words.term("deadline"))
@@ -414,10 +408,7 @@ def _note_request(store: Store, job: Job, options: Options, at: datetime) -> Non
 
 
 def unfinished(store: Store, job: Job) -> Job | None:
-    """Return the unfinished job of the same content, from this file or the file that was moved here.
-
-    Superseded jobs do not count.
-    """
+    """Return the unfinished job of the same content, from this file or a moved one, if not superseded."""
     current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
     same = next((other for other in current if other.identity == job.identity), None)
     return same or next((other for other in current if _is_moved(other, job)), None)

@@ -48,10 +48,7 @@ if TYPE_CHECKING:
     from orchestrator.documents import Document, UnreadableDocument
 
 MOST_KINDS = 1000
-"""Maximum number of problems counted separately.
-
-A table of a million bad rows has problems that differ only in numbers.
-"""
+"""Maximum number of problems counted separately: a million bad rows have problems that differ only in numbers."""
 MOST_NAMED = 3
 
 

@@ -38,9 +38,7 @@ Failing = dict[str, dict[str, int]]
 
 
 class _Read(Struct):
-    """Progress of reading a batch's files: bytes by file, failures by `new` or `known` and code, and the next reading
-    time.
-    """
+    """Progress in a batch's files: bytes read by file, failures by `new` or `known` and code, and the next time."""
 
     due: datetime
     most: int = MOST_BYTES

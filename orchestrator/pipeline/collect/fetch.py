@@ -92,10 +92,7 @@ def fetch(
 
 
 def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
-    """True if the backend says that no row of a completed batch ran.
-
-    The counts are asked for again, because they lag.
-    """
+    """True if the backend's present counts say that no row of a completed batch ran."""
     batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
     if batch is None or batch.status is not BatchStatus.COMPLETED or not batch.is_counted:
         return False
@@ -103,9 +100,7 @@ def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
 
 
 def expected_rows(shard: Shard) -> int:
-    """Return how many rows the files must have: all of a completed batch's rows, else the rows that the backend
-    counts.
-    """
+    """Return how many rows the files must have: all if the batch completed, else the backend's count."""
     if shard.provider_status == BatchStatus.COMPLETED:
         return shard.rows
     if shard.refusal_code == BATCH_GONE and shard.output_file_id is None and shard.error_file_id is None:
@@ -114,10 +109,7 @@ def expected_rows(shard: Shard) -> int:
 
 
 def lacks_names(shard: Shard) -> bool:
-    """True if an ended batch should have answers but names no file.
-
-    A shard of synchronous rows is not a batch.
-    """
+    """True if an ended batch, unlike a shard of synchronous rows, should have answers but names no file."""
     is_named = shard.output_file_id is not None or shard.error_file_id is not None
     return shard.batch_id is not None and not is_named and expected_rows(shard) > 0
 

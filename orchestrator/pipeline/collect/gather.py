@@ -181,10 +181,7 @@ class Gather:
         return job.cancel_requested_at is None or store.awaited.is_awaited(open_jobs(store, job.home), shard.id)
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:
-        """Return the latest time to wait for a batch's files.
-
-        Files that were named late get some more time to appear.
-        """
+        """Return the latest time to wait for a batch's files, which is later if they were named late."""
         ended = shard.ended_at or shard.created_at
         until = self._work.until(job, shard, shard.status_at or ended)
         is_named = shard.output_file_id or shard.error_file_id
@@ -195,10 +192,7 @@ class Gather:
         return batch_evidence.nothing_until(ended, self._work.store.shards.longest_file_wait(shard.backend))
 
     def _problems(self, shard: Shard, handle: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
-        """Return why a backend refused a shard's batch.
-
-        Empty without a refusal, or if the reason does not come in time.
-        """
+        """Return why a backend refused a shard's batch; empty if it did not, or states no reason in time."""
         if shard.refusal_code is not None:
             return (LineProblem(shard.refusal_code, shard.refusal or ""),)
         if shard.provider_status != BatchStatus.FAILED or shard.batch_id is None:

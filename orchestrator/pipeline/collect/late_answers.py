@@ -135,10 +135,7 @@ def _brought(
 
 
 def clear(home: Home, shard: Shard) -> None:
-    """Delete the files that `look` downloaded.
-
-    A killed process leaves files too, one perhaps incomplete and hidden.
-    """
+    """Delete the files that `look` downloaded, including incomplete and hidden ones of a killed process."""
     path = home.results(shard.id, LATE)
     for kind in KINDS:
         path.with_name(f"{path.name}.{kind}").unlink(missing_ok=True)

@@ -26,10 +26,7 @@ class SentDocuments:
         self._job_id = job_id
 
     def of(self, row: InShard) -> SentDocument | None:
-        """Return a row's document, or None if its request is gone.
-
-        A reduce row has the joined documents of its parts.
-        """
+        """Return a row's document, or None if its request is gone. A reduce row has its parts' documents."""
         if row.text_at is not None:
             return self._read(row.span, row.text_at, row.part)
         if row.parts is None or row.part is not None:

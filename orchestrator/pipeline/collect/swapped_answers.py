@@ -32,10 +32,7 @@ from orchestrator.store.records import InShard
 MOST_SUSPECTS = 200
 """Maximum number of answers whose quotes orch searches in the other documents of their batch."""
 LEAST_QUOTED = 40
-"""Minimum characters of the longest quote that identifies a document.
-
-Shorter quotes may occur in several documents.
-"""
+"""Minimum characters of a quote that identifies a document: several documents may have a shorter one."""
 _MOST_NAMED = 3
 _decode_result = json_decoder(batch_api.ResultLine).decode
 Ended = tuple[InShard, Outcome]

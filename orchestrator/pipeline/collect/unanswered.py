@@ -247,10 +247,7 @@ class UnansweredRows:
             yield _ended(row, RequestState.FAILED, "missing_result", message)
 
     def _without_respelled(self, missing: list[InShard]) -> list[InShard]:
-        """Let a refused batch's rows continue if they can be asked without the refused field.
-
-        Return the other rows.
-        """
+        """Let rows continue that can be asked without the refused field. Return the other rows."""
         first, others = self._ended.problems[0], list[InShard]()
         said = RowRefusal(400, first.code, None, first.message)
         for row in missing:

@@ -25,10 +25,7 @@ class ResultLines:
         self._open: OrderedDict[tuple[str, str], BinaryIO] = OrderedDict()
 
     def read(self, row: FinishedRow) -> bytes | None:
-        """Return a row's result line, or None without a result.
-
-        Raises StorageError if its file is gone or truncated.
-        """
+        """Return a row's result line, or None. Raises StorageError if its file is gone or truncated."""
         if row.result is None:
             return None
         shard, kind, span = row.result

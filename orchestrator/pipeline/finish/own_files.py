@@ -39,10 +39,7 @@ def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -
 
 @contextmanager
 def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Callable[[], datetime]) -> Iterator[None]:
-    """Mark a destination named by hand while orch writes to it.
-
-    A killed process's leftovers then count as orch's own.
-    """
+    """Mark a destination as orch's own while orch writes to it, in case the process is killed."""
     store.outputs.note(home, WrittenOutput(places.name_of(place), BY_HAND, job_id, WRITING, now()))
     yield
     remember(store, home, BY_HAND, job_id, place, now())

@@ -1,6 +1,4 @@
-"""Speed of a backend's engines on a job's rows: learned from earlier nights, measured by a bench, or set in
-orch.toml.
-"""
+"""Speed of a backend's engines on a job's rows, from earlier nights, a bench or orch.toml."""
 
 from __future__ import annotations
 
@@ -131,9 +129,7 @@ class EngineSpeeds:
         return found
 
     def _history(self, name: str, backend: OwnBackend, sight: Sight) -> Sight:
-        """Limit the history to jobs with the same models, if the backend serves several: each model has its own
-        speed.
-        """
+        """Limit the history to jobs with the same models, because each model has its own speed."""
         if not isinstance(backend, FleetBackend) or len(backend.models) < 2:
             return sight
         mine = self._models_of(self._job, name)
@@ -216,9 +212,7 @@ class ObservationMemory:
     def of(
         self, sight: Sight, series: str, now: datetime, measured: float | None, jobs: frozenset[JobId] | None
     ) -> tuple[float, forecast.Speeds]:
-        """Return a backend's weight of answer tokens and its speeds for a job file; `jobs` limits the history to
-        these jobs.
-        """
+        """Return the weight of answer tokens and a backend's speeds. `jobs` limits the history to these jobs."""
         key, asked = (sight.backend, series), (measured, jobs)
         at, about, weight, speeds = self._known.get(key, (None, None, 0.0, None))
         if at is None or speeds is None or about != asked or now - at >= FRESH or now < at:

@@ -34,10 +34,7 @@ def foreseen_by(
 
 
 def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -> None:
-    """Record how long a batch took.
-
-    A batch that did not complete counts as a lower bound; a refused batch is not recorded.
-    """
+    """Record how long a batch took. An incomplete batch gives a lower bound, a refused batch nothing."""
     if shard.submitted_at is None or status is BatchStatus.FAILED:
         return
     took = (now - shard.submitted_at).total_seconds()

@@ -206,10 +206,7 @@ class Planning:
     # --- as if nothing had been sent
 
     def plan(self) -> Plan:
-        """Plan all open rows as if none had been sent, under the same terms as the orders.
-
-        A submission prints this plan.
-        """
+        """Plan all open rows as if none had been sent, under the terms of the orders. Submissions print this."""
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
         if self._usable and terms.budget != self.terms.budget and not planned.verdict.holds:
@@ -281,10 +278,7 @@ class Planning:
         return self._decision().gives_up_at if self._usable and self._job.deadline_at is not None else None
 
     def orders(self) -> Orders:
-        """Return the orders for now.
-
-        Raises RefusedError or RequestRefused if no backend may take the remaining rows.
-        """
+        """Return the orders for now. Raises RefusedError or RequestRefused if no backend takes the rows left."""
         kept, stuck = list[Sending](), None
         for avoid in self._refused_by:
             try:

@@ -232,10 +232,7 @@ class Shape(Struct, frozen=True):
         return cls(rows, model, fed, mean, sum(many * _most(lengths, rows) for many, _, lengths in parts) / rows)
 
     def cost(self, prices: Prices, model: str) -> Cost:
-        """Return the cost of one row; `model` is the backend's name for the model.
-
-        Raises UsageError without a price.
-        """
+        """Return the cost of one row; `model` is the backend's name for it. Raises UsageError without a price."""
         usual = Usage(input_tokens=round(self.input_tokens), output_tokens=round(self.output_tokens))
         fed, told = math.ceil(self.input_tokens * INPUT_MARGIN), math.ceil(self.most_output)
         most = Usage(input_tokens=fed, output_tokens=told)
@@ -243,10 +240,7 @@ class Shape(Struct, frozen=True):
 
 
 def _most(lengths: Lengths, rows: int) -> float:
-    """Return the upper bound (95 %) of the mean answer of this many rows.
-
-    A guessed length is not raised any further.
-    """
+    """Return the 95 % bound of the mean answer of this many rows. A guessed length is not raised."""
     seen = lengths.seen / (lengths.seen + ENOUGH_ROWS)
     assumed = min(ASSUMED_OUTPUT_MARGIN * lengths.mean, lengths.p95)
     return seen * lengths.mean_p95(rows) + (1.0 - seen) * max(lengths.mean, assumed)

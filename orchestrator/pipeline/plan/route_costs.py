@@ -119,10 +119,7 @@ class Prospects:
 
     @cached_property
     def _left(self) -> Sequence[OpenRows]:
-        """The open rows that no engine has finished yet.
-
-        Engines work through a batch from its first row to its last.
-        """
+        """The open rows that no engine has finished yet. Engines work through a batch in its order."""
         own = [name for name, backend in self._config.backends.items() if isinstance(backend, OwnServer)]
         seen = (shard for name in own for shard in self._sight(name).shards)
         mine = [shard for shard in seen if shard.job_id == self._job.id and is_of(shard.model, self._only)]
@@ -363,9 +360,7 @@ class Prospects:
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
-        """Return how many rows fit into a backend's tightest quota (None: no limit), and how many rows of other jobs
-        it holds.
-        """
+        """Return how many rows a backend's tightest quota takes (None: no limit), and other jobs' rows in it."""
         rooms = []
         for shape in self.shapes:
             learned = quota.current(self._store.limits.of(name, shape.model), self._now)

@@ -46,10 +46,7 @@ _CURE = ": take it out, or let it go with `unsupported: drop`"
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
-    """Return the models of aliases and of their rungs.
-
-    The job file wins over orch.toml, and orch.toml over fleets' names.
-    """
+    """Return the models of aliases and rungs. The job file wins over orch.toml, and orch.toml over fleets."""
     return expand(_declared(config, job), config.backends)
 
 
@@ -193,10 +190,7 @@ def asked_models(config: Config, job: Job, backend: str) -> list[str]:
 def objections(
     config: Config, job: Job, refused: Refused = nothing_refused, only: Aliases | None = None
 ) -> Mapping[str, str]:
-    """Return the objections to backends that may take none of a job's rows.
-
-    With `only`, only these aliases' rows count.
-    """
+    """Return objections to backends that may take none of a job's rows; with `only`, of these aliases' rows."""
     whole = eligibility_of(config, job, refused, only)
     lots = () if only is not None or whole.eligible else lots_of(config, job)
     if not lots:

@@ -20,10 +20,7 @@ from orchestrator.store import Store
 
 ENOUGH_ROWS = 20
 MOST_OF_PICTURES = 64_000_000
-"""Maximum bytes read of a line with pictures.
-
-They have few tokens per byte, and a truncated picture cannot be counted.
-"""
+"""Maximum bytes read of a line with pictures, which have few tokens per byte and cannot be counted in part."""
 SAMPLE_ROWS = 16
 SAMPLE_BYTES = 200_000
 """Maximum bytes of a sample in total. Counting them takes a tenth of a second."""

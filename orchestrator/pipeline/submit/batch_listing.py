@@ -31,10 +31,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _LastCreate(msgspec.Struct):
-    """A shard whose batch is about to be created.
-
-    `written_at` (Unix seconds) and `boot` identify the note's own writing.
-    """
+    """A shard whose batch is about to be created. `written_at` (Unix seconds) and `boot` date the note."""
 
     shard: str
     intended_at: datetime

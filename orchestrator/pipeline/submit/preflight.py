@@ -230,10 +230,7 @@ class Preflights:
         )  # fmt: skip
 
     def _requests_asked(self, job: Job, handle: BackendHandle) -> set[tuple[str, str, str]]:
-        """Return the requests that the job has asked as preflights and that were not refused.
-
-        Asking again shows nothing new.
-        """
+        """Return the requests that were asked as preflights and not refused: asking again shows nothing new."""
         return {
             (one.endpoint, one.model, one.preflight)
             for one in self._work.store.shards.of_job(job.id)

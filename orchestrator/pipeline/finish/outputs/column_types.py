@@ -12,10 +12,7 @@ from typing import Any
 import msgspec
 
 MAX_DEPTH = 16
-"""Deepest nesting that gets columns of its own.
-
-Deeper parts become JSON text, because table readers do not show them.
-"""
+"""Deepest nesting with columns of its own. Table readers do not show deeper ones, which become JSON text."""
 INT64 = range(-(2**63), 2**63)
 
 
