@@ -1,4 +1,4 @@
-"""Limits on connections to this program's servers: how many, and for how long.
+"""Limits on connections to this program's servers: their number, and the time of each step.
 
 A client can open connections and then send nothing, half a request, or never read an answer. So each step has a time
 limit, and the number of connections is capped. At the cap, a new connection replaces the connection that

@@ -65,7 +65,7 @@ AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 
 
 class Shard(Struct, frozen=True):
-    """The rows of a batch, with one backend, endpoint and model. The provider's facts are `provider_*`.
+    """The rows of a batch, with one backend, endpoint and model. `provider_*` fields are the provider's statements.
 
     `tokens` estimates the prompts; `max_output` limits the tokens of all answers, None if a row has no limit.
     `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says why the

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class TermWords(StrEnum):
-    """How a message writes a term."""
+    """Ways to write a term in a message."""
 
     OPTIONS = "options"  # --budget 0.5
     ARGUMENTS = "arguments"  # budget=0.5

@@ -1,4 +1,4 @@
-"""Checks whether an answer is what its task asked for, and returns its value: text, JSON, a label or a vector."""
+"""Checks answers against their tasks, and returns their values: text, JSON, labels or vectors."""
 
 from __future__ import annotations
 

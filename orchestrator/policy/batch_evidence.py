@@ -20,7 +20,7 @@ DENIALS = 4
 """Number of times that a backend must deny that it knows a batch, or show a list without the batch."""
 DENIED_FOR = 30 * MINUTE
 UNLISTED_FOR = 6 * HOUR
-"""How long denials must last if the backend's list cannot be read."""
+"""Least duration of the denials if the backend's list cannot be read."""
 HURRIED_DENIALS, HURRIED_FOR = 2, 5 * MINUTE
 """Number and duration of denials needed for a batch whose rows would otherwise be late at other backends."""
 

@@ -1,4 +1,4 @@
-"""Budgets shared by several jobs: what is spent in a night or a month, and whether a batch still fits.
+"""Budgets shared by several jobs: the money spent in a night or month, and the room for another batch.
 
 A budget holds in each of its periods: the sum of booked costs and the highest possible cost of batches in flight
 never exceeds its stop mark. A batch in flight counts in the current period, whenever it was sent: it is booked when

@@ -115,6 +115,6 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
 
 
 def standstill(state: JobState, events: Sequence[Event]) -> str | None:
-    """Return what keeps an open job from continuing, according to its daemon's last event; None if nothing does."""
+    """Return the obstacle of an open job, according to its daemon's last event; None without an obstacle."""
     is_open = not state.is_final and state is not JobState.WAITING
     return events[-1].reason if is_open and events and events[-1].kind == EventKind.WAITING else None

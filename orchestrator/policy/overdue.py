@@ -1,4 +1,4 @@
-"""Overdue batches: how long batches usually take, and when one is slow, overdue or lost. Pure."""
+"""Overdue batches: usual durations, and signs that a batch is slow, overdue or lost. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LISTED_AFTER = timedelta(minutes=15)
 
 OVERDUE = DAY
 OVERRUN = 6 * DAY
-"""How long after its window orch cancels a batch, at a provider that lets batches overrun."""
+"""Time from the end of a batch's window until orch cancels the batch, at a provider that lets batches overrun."""
 LONG = DAY
 NO_ANSWER = timedelta(minutes=10)
 """Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
 BUSY_FOR = timedelta(days=7)
-"""How long to wait for a backend that is full or refuses the account. Only people can fix these."""
+"""Longest wait for a backend that is full or refuses the account, which only people can fix."""
 LAST_CALL = timedelta(minutes=1)
 """Time that a silent backend has to report on rows that are needed elsewhere."""
 ENOUGH = 5
@@ -176,7 +176,7 @@ def _p90(seconds: float, is_known: bool) -> str:
 
 
 def seconds_beyond(shard: Shard, forecast: Forecast, now: datetime) -> float | None:
-    """Return by how many seconds a batch has exceeded its forecast so far; None if it is not slow.
+    """Return the seconds by which a batch has exceeded its forecast so far; None if the batch is not slow.
 
     A rerouted batch counts as slow from its median on, because orch gave it up as slow.
     """

@@ -1,4 +1,4 @@
-"""The preflight, a row sent before a batch: when it is needed, and what its answer means for the batch. Pure."""
+"""The preflight, a row sent before a batch: its need, and the meaning of its answer for the batch. Pure."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _BY_THOUSAND = frozenset({"request", "search"})
 
 
 class Tier(StrEnum):
-    """How a row is served, which decides the price of its tokens."""
+    """Ways to serve a row, each with its own price of tokens."""
 
     BATCH = "batch"  # by a Batch API
     FLEX = "flex"  # by a synchronous API, when it has room

@@ -24,7 +24,7 @@ _CODE = ("{{", "{%", "{#")
 
 
 class CacheLife(Struct, frozen=True):
-    """How long a cache lives after its last use; `name` is the provider's name for this life."""
+    """Life of a cache after its last use, in seconds; `name` is the provider's name for this life."""
 
     name: str
     seconds: float

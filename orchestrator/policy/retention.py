@@ -47,7 +47,7 @@ class Leaving(Struct, frozen=True):
 
 
 class RetentionVerdict(Struct, frozen=True):
-    """The fate of a job, the reason, and how many bytes of files that frees."""
+    """The fate of a job, the reason, and the bytes of files that this frees."""
 
     job_id: JobId
     fate: JobFate

@@ -238,7 +238,7 @@ BAD_ANSWERS = {
         "check that the model makes embeddings, and that it takes `dimensions`",
     ),
 }
-"""Faults of paid answers: why, and what to do, by the row's error code."""
+"""Faults of paid answers: reason and advice, by the row's error code."""
 
 
 class RowVerdict(Struct, frozen=True):

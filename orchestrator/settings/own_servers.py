@@ -1,4 +1,4 @@
-"""The backends of orch.toml, and what an hour of our own servers costs. A light module, for read-only commands.
+"""The backends of orch.toml, and the hourly costs of our own servers. A light module, for read-only commands.
 
 This module checks no settings. `config` does, but its libraries take four times as long as a list of jobs.
 """
@@ -14,7 +14,7 @@ from orchestrator.settings.discovery import parsed, small_text
 
 
 def hourly_costs(path: Path | None) -> dict[str, Decimal | None] | None:
-    """Return what an hour of each backend costs; 0 for a server of ours that is free or paid by the token.
+    """Return the hourly cost of each backend; 0 for a server of ours that is free or paid by the token.
 
     The value is None for a provider's Batch API. Returns None if the file cannot be read.
     """

@@ -23,7 +23,7 @@ DIGITS = 12
 KEPT = 5
 """Number of heads kept besides the newest, so that a reader finds one while new heads are written."""
 HOLD_SECONDS = 8.0
-"""How long a process may consider itself active, in seconds from the start of its last write."""
+"""Seconds, from the start of its last write, for which a process may consider itself active."""
 LAPSE_SECONDS = 10.0
 """Seconds without a new head until another process may take over; above HOLD_SECONDS, since clocks differ."""
 

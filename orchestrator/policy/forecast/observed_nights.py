@@ -23,7 +23,7 @@ _WINDOW_ROWS = 10.0
 
 
 class Stint(Struct, frozen=True):
-    """A stretch of time in which an engine had our rows, and what it did.
+    """A stretch of time in which an engine had our rows, and the work that it did.
 
     `tokens` is the weighted work of these rows in prompt tokens; 0 if unknown. `alike` is the share of the work that
     came from the job series that the forecast is for.

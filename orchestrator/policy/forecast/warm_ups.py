@@ -1,4 +1,4 @@
-"""The warm-up of an engine: how much slower it is in the first minutes of its work, learned from earlier nights."""
+"""The warm-up of an engine: its slower rate in the first minutes of its work, learned from earlier nights."""
 
 from __future__ import annotations
 

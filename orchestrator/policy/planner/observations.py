@@ -30,7 +30,7 @@ ASSUMED_START, QUICK_START = 60.0, 10.0
 ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
 """Assumed seconds from the end of the last batch to the finished job; and how many rows add one second."""
 SILENT_AFTER = 15 * MINUTE
-"""A provider without an answer for this long counts as silent. orch polls batches more often than this."""
+"""A provider without an answer for this many seconds counts as silent. orch polls batches more often than this."""
 GIVEN_UP = 2 * MINUTE
 """Seconds until rows are free at a provider that is silent or cannot cancel: orch does not wait for its answer."""
 TODAY = timedelta(hours=12)

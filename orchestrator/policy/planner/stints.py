@@ -24,7 +24,7 @@ MAX_GAP = timedelta(minutes=15)
 MAX_PAUSE = timedelta(seconds=5)
 """A shard sent within this time after the previous shard counts as sent without a pause."""
 DOUBTED_FOR = timedelta(hours=12)
-"""How long an engine whose rows were taken back may still be idle."""
+"""Time for which an engine may still be idle after its rows were taken back."""
 MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
 """Polls may see the first and last row of a shard together: `MIN_ROWS` rows are assumed to take at least `MIN_SPAN`.
 """
