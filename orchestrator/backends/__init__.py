@@ -177,7 +177,7 @@ class Backend(Protocol):
         """True if the backend lists this model; None if the backend has no usable list."""
 
     def find(self, intent: Intent) -> Sighting:
-        """Look for the batch of an intent."""
+        pass
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
         """Return the batch's current state; None if the backend answers that it does not know the id."""
@@ -232,7 +232,7 @@ class Backend(Protocol):
         """Check, at no cost, that the backend is reachable with the key and knows these models."""
 
     def close(self) -> None:
-        """Close the backend's connections."""
+        pass
 
 
 def metadata_of(order: BatchOrder) -> Mapping[str, str]:

@@ -40,7 +40,6 @@ class ApiAnswer(Struct, frozen=True):
 
 
 def answer_of(told: object, headers: Headers | None = None, next_page: str | None = None) -> ApiAnswer:
-    """Return an answer with this content."""
     return ApiAnswer(json.dumps(told).encode(), headers or Headers(), next_page)
 
 

@@ -52,7 +52,6 @@ class Echoes:
         return self._plain.get(request_digest(plain)) or spoken or None
 
     def rows(self, sent: bytes) -> int:
-        """Return the number of rows that have this request."""
         return len(self._ids[sent])
 
     def take(self, sent: bytes) -> str:

@@ -105,7 +105,6 @@ def file_id(path: Path, root: Path = ANYWHERE) -> str:
 
 
 def path_of(file_id: str, root: Path = ANYWHERE) -> Path:
-    """Return the input file of an id."""
     return root / file_id.removeprefix(INLINE)
 
 
@@ -164,7 +163,6 @@ def unsent_lines(path: Path) -> Iterator[bytes]:
 
 
 def forget(path: Path) -> None:
-    """Delete the files beside an input file."""
     rows_path(path).unlink(missing_ok=True)
     _unsent_path(path).unlink(missing_ok=True)
     write_marks(path, ())

@@ -50,7 +50,6 @@ def cached_usage(fresh: int, read: int, put: int, put_for_an_hour: int, output: 
 
 
 def answered_row(custom_id: object, status: int, body: object, request_id: object = None) -> Json:
-    """Return a row with a response."""
     response = {"status_code": status, "request_id": request_id, "body": body}
     return {"id": None, "custom_id": custom_id, "response": response, "error": None}
 

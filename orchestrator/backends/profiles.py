@@ -38,7 +38,7 @@ class BatchLimits(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True):
-    """A completion window: its length, and the provider's spelling."""
+    """A completion window, with the provider's spelling."""
 
     seconds: int
     text: str

@@ -72,7 +72,6 @@ class CostLine(Struct, frozen=True):
 
     @property
     def per_document(self) -> Decimal | None:
-        """Dollars per document."""
         return (self.cost / self.documents).quantize(PICO) if self.documents else None
 
     @property

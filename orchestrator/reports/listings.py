@@ -102,6 +102,5 @@ def name_of(store: Store, schedule_id: str) -> str:
 
 
 def last_night(store: Store, one: Schedule) -> Night | None:
-    """Return the newest night of a schedule."""
     found = store.schedules.nights(one.id)
     return found[-1] if found else None

@@ -41,8 +41,6 @@ R = TypeVar("R")
 
 
 class DocumentFate(StrEnum):
-    """Outcome of a document in a run."""
-
     NEW = "new"  # not in any earlier run
     CHANGED = "changed"  # the document or its question changed
     UNCHANGED = "unchanged"  # same as before; its answers carry over
@@ -82,8 +80,6 @@ def _why_changed(run: DocumentRun) -> str:
 
 
 class NamedDocument(Struct, frozen=True):
-    """A document, and the reason for its fate."""
-
     name: str
     reason: str
 
@@ -123,8 +119,6 @@ def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST)
 
 
 class NeedKind(StrEnum):
-    """Kind of problem that needs attention."""
-
     JOB = "job"  # the whole job could not continue
     OUTPUT = "output"  # its rows could not be delivered
     CANCELLED = "cancelled"  # the job was ended before it was done

@@ -96,7 +96,6 @@ def known_words(report: NightReport) -> list[str]:
 
 
 def answered_words(counts: Counts) -> str:
-    """Say how many rows have an answer."""
     if counts.total and counts.succeeded == counts.total:
         return f"{'all ' if counts.total > 1 else ''}{number_of(counts.total, 'row')} answered"
     rest = [(name, getattr(counts, name)) for name in ("failed", "cancelled", "expired", "pending")]

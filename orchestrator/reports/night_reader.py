@@ -144,7 +144,6 @@ def job_of(store: Store, home: str, which: str) -> Job:
 
 
 def jobs_of(store: Store, night: date) -> list[Job]:
-    """Return the jobs created in a night."""
     return [job for job in store.jobs.newest() if night_of(job.created_at) == night]
 
 

@@ -81,7 +81,6 @@ def cost_plot(report: CostReport) -> str:
 
 
 def template(name: str) -> Template:
-    """Return the template of a report as a file."""
     from orchestrator.reports.markup import environment  # Jinja is slow to import, and most commands do not need it
 
     return environment().get_template(name)

@@ -46,7 +46,6 @@ def tokens(usage: Usage, answered: int = 0) -> str:
 
 
 def cost_title(report: CostReport) -> str:
-    """Return the title of a cost report, with its days."""
     return f"Cost by {report.by}" + (f", {span_words(*report.days)}" if report.days else "")
 
 
@@ -113,7 +112,6 @@ def _cost_cells(by: str, line: CostLine) -> tuple[str, ...]:
 
 
 def cost_notes(report: CostReport) -> list[str]:
-    """Explain the figures of a cost report."""
     total = report.total
     stands_in = f" (≈ {report.compare} stands in for a model without a list price)" if total.listed.estimated else ""
     guessed = " (≈ estimated: no batch price is listed)" if total.batch.estimated else ""
@@ -148,7 +146,6 @@ def unpriced_words(rows: int) -> str:
 
 
 def calibration_cells(line: Calibration) -> tuple[str, ...]:
-    """Return a line of a forecast report as cells."""
     return (
         calibration_name(line),
         f"{line.known:,}",

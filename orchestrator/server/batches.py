@@ -85,7 +85,6 @@ class Batches:
         self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Counter[BatchStatus] = Counter()
-        """Batches that ended since the start, by status."""
 
     @property
     def storage_problem(self) -> str | None:
@@ -148,7 +147,7 @@ class Batches:
             await asyncio.wait_for(asyncio.gather(*waits), COUNT_SECONDS)
 
     def cancel(self, batch_id: str) -> None:
-        """Ask a running batch to stop; returns at once."""
+        """Ask a running batch to stop. Returns at once."""
         run = self.runs[batch_id]
         if run.batch.status is not BatchStatus.CANCELLING:
             self._save(run, status=BatchStatus.CANCELLING, cancelling_at=_seconds())

@@ -106,7 +106,6 @@ class ServerDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run several statements as one transaction."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield

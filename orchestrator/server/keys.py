@@ -46,15 +46,12 @@ NO_LIMITS = KeyLimits()
 
 
 class KeyRight(StrEnum):
-    """The right that a key grants."""
-
     BATCH = "batch"  # `orch serve`: files, batches, requests
     VIEW = "view"  # the pages of `orch view` and `orch up --web`, and /metrics there
     OPERATE = "operate"  # the same pages, and their actions
 
     @property
     def may_view(self) -> bool:
-        """True if the key opens the pages."""
         return self is not KeyRight.BATCH
 
 

@@ -43,7 +43,7 @@ def plain_url(url: str) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, then the line's own fields."""
+    """Formats a log line as a JSON object: time (UTC), level, logger, message, then the line's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -59,7 +59,7 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """One line of text. A client's text, such as a path, cannot begin a new line."""
+    """Formats a log line as text. A client's text, such as a path, cannot begin a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, "told", {}).items())

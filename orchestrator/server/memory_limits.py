@@ -33,7 +33,6 @@ LARGE_CHECKS = 2
 WAIT_SECONDS = 30.0
 BLOCKS = 64 * MB
 M_MMAP_THRESHOLD = -3
-"""A constant of glibc's malloc.h."""
 LEAST_BLOCK, MOST_BLOCK = 64 * 1024, MB
 
 
@@ -89,7 +88,6 @@ class Room:
         """Called when bytes are given back after `hold` has refused a body."""
         self._has_refused = False
         self.taken = 0
-        """Bytes taken now."""
 
     def hold(self, owner: str, size: int) -> RoomRefusal | None:
         """Take `min(size, most)` bytes now, to be given back by `free`, or return why not."""
@@ -122,7 +120,6 @@ class Room:
             raise
 
     def free(self, owner: str, size: int) -> None:
-        """Give back this many bytes of an owner."""
         self.taken -= size
         left = self._held[owner] - size
         if left:
@@ -196,7 +193,6 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """The present size of a block, in bytes."""
         return max(LEAST_BLOCK, min(MOST_BLOCK, BLOCKS // max(1, self._active)))
 
 
@@ -255,5 +251,4 @@ class Rooms:
         return self.small.taken + self.large.taken
 
     def for_body(self, size: int) -> Room:
-        """Return the room for a body of this many bytes."""
         return self.small if size <= SMALL else self.large

@@ -31,7 +31,7 @@ class NoFile(BadUpload):
 
 
 class TooLarge(Exception):
-    """The file exceeds the limit."""
+    pass
 
 
 class FormUpload(Struct):

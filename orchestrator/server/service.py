@@ -86,7 +86,6 @@ class Service:
         self.rooms = Rooms(settings.body_memory, has_tenants=settings.require_keys)
         self.calls = Calls()
         self.uploaded_bytes = 0
-        """Bytes of uploaded files since the start."""
         self._rows_per_second = 0.0
         self._rows_ended = 0
         """Rows that ended at upstreams that have left."""

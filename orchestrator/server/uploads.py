@@ -88,7 +88,6 @@ class Uploads:
         return dict(self._db.query("SELECT path, bytes FROM upload_parts"))
 
     def received(self, upload_id: str) -> int:
-        """Return the bytes of an upload's parts."""
         sql = "SELECT coalesce(sum(bytes), 0) FROM upload_parts WHERE upload_id = ?"
         return int(self._db.query(sql, (upload_id,))[0][0])
 
@@ -168,7 +167,6 @@ class Uploads:
 
 
 def remove(paths: Collection[Path]) -> None:
-    """Remove files, ignoring missing ones."""
     for path in paths:
         path.unlink(missing_ok=True)
 

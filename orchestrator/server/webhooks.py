@@ -114,7 +114,6 @@ class Webhooks:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to send waiting events."""
         if self._target is not None:
             self._task = asyncio.create_task(self._run(self._target))
 

@@ -40,7 +40,6 @@ def _page(job: Job) -> str:
 
 
 def cancel(reader: HomeReader, form: Form, who: str) -> str:
-    """Cancel a job."""
     job = _job(reader, form)
     if job.cancel_requested_at is None:
         manual_actions.cancel(reader.store, job, who, now())

@@ -94,7 +94,6 @@ class Pages:
         self._routes = [(Route(path, self._shown(page), methods=["GET"]), page) for path, page in known]
 
     def application(self) -> Starlette:
-        """Return the ASGI application."""
         routes = [
             *(route for route, _ in self._routes),
             Route("/jobs/{job}/rows/{seq}/picture/{number}", self._picture, methods=["GET"]),

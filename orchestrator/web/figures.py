@@ -29,11 +29,9 @@ class CommandJson(Struct, frozen=True):
     at: str = ""
 
     def __getitem__(self, key: str | int) -> CommandJson:
-        """Return the part under this key."""
         return CommandJson(self.command, self.data[key], f"{self.at}.{key}" if self.at else str(key))
 
     def __iter__(self) -> Any:
-        """Iterate over the parts of a list."""
         return (self[number] for number in range(len(self.data)))
 
     def __len__(self) -> int:
@@ -53,12 +51,10 @@ class CommandJson(Struct, frozen=True):
 
 
 def count(value: Any) -> str:
-    """Format a whole number."""
     return f"{value:,}"
 
 
 def dollars(value: Any) -> str:
-    """Format money, as in every report."""
     return money(Decimal(str(value)))
 
 

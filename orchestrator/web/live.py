@@ -41,7 +41,6 @@ class LivePages:
 
     @property
     def viewers(self) -> int:
-        """Number of open pages."""
         return sum(page.viewers for page in self._pages.values())
 
     def _felt_now(self) -> object:

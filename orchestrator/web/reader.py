@@ -40,7 +40,7 @@ class HomeReader(Protocol):
         """Return everything about a job. Raises UsageError."""
 
     def outlook(self, job: Job) -> Outlook | None:
-        """Return the outlook of a job, or None."""
+        pass
 
 
 Readers = Callable[[], HomeReader]

@@ -30,7 +30,7 @@ PROFILE = Profile(
 
 
 class BedrockPackage(BackendPackage[BedrockBackend]):
-    """Bedrock's batch jobs, whose files lie in a bucket."""
+    """Bedrock's batch jobs, whose files are in a bucket."""
 
     kinds = {"bedrock": BedrockBackend}  # noqa: RUF012
 

@@ -53,7 +53,7 @@ class CredentialChain:
 
 
 def services_of(settings: BedrockBackend, chain: CredentialChain) -> Services:
-    """Return the clients, at AWS's addresses of the region, or all at the settings' base URL."""
+    """Return the clients: at AWS's addresses in the region, or at the settings' base URL if one is set."""
     region, bucket, own = settings.region, settings.bucket, settings.base_url
     suffix = f"{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
 

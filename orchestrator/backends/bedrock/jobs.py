@@ -37,7 +37,6 @@ def name_of(order: BatchOrder) -> str:
 
 
 def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> Json:
-    """Return the fields of a create."""
     return {
         "jobName": name_of(order),
         "clientRequestToken": token_of(order),
@@ -98,7 +97,6 @@ def manifest_of(key: str) -> str | None:
 
 
 def list_of(told: object, place: BucketPrefix) -> object:
-    """Return a list of jobs as a list of batches."""
     jobs = lenient.mapping(told).get("invocationJobSummaries")
     if not isinstance(jobs, list):
         return {"data": [], "has_more": False} if told == {} else told

@@ -89,7 +89,6 @@ def batch_page(told: object) -> tuple[object, str | None]:
 
 
 def dataset_file(dataset: object) -> Json:
-    """Return a dataset as OpenAI's file."""
     told = lenient.mapping(dataset)
     name = lenient.name(told.get("name"))
     filename = None if name is None else unspelled(name)

@@ -47,7 +47,6 @@ def model_name(model: str) -> str:
 
 
 def short_name(resource: object) -> str | None:
-    """Return the last part of a resource's name."""
     return (lenient.name(resource) or "").rpartition("/")[2] or None
 
 
@@ -87,7 +86,6 @@ def has_begun(job: Mapping[str, Any]) -> bool:
 
 
 def dataset_file(dataset: object) -> dict[str, Any]:
-    """Return a dataset as OpenAI's file."""
     told = lenient.mapping(dataset)
     return {
         "id": short_name(told.get("name")),

@@ -90,7 +90,6 @@ def _has_results(word: str, stats: Mapping[str, Any], folder: str | None) -> boo
 
 
 def object_of(one: object) -> Json:
-    """Return an object of a bucket as OpenAI's file."""
     told = lenient.mapping(one)
     name = lenient.text(told.get("name"), 1024)
     facts = {"bytes": told.get("size"), "created_at": told.get("timeCreated")}

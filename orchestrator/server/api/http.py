@@ -205,5 +205,4 @@ def _reason(request: Request, error: Exception) -> str | None:
 
 
 def on_surprise(request: Request, error: Exception) -> Response:
-    """Return the answer to an unexpected error in the server."""
     return as_json({"error": ErrorObject("Internal server error; see the server's log.", "server_error")}, 500)

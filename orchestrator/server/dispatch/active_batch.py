@@ -58,7 +58,6 @@ class ActiveBatch(RowSource):
         """Set once the result files have been counted."""
         self.stopping: BatchStatus | None = None
         self._unreadable: dict[int, str] = {}
-        """Rows that cannot be read now, with reasons."""
         self._misses = 0
         self._failure: str | None = None
         self.unnoted: str | None = None
@@ -68,7 +67,7 @@ class ActiveBatch(RowSource):
         self._taken_back: dict[int, float] = {}
         self._input: Input | None = None
         self.plan: InputRows
-        """The plan; set only between `start` and `close`."""
+        """Set only between `start` and `close`."""
         self._again: deque[Work] = deque()
         self._last: deque[Work] = deque()
         """Rows that could not be read. They are retried once no other rows are left."""
@@ -120,7 +119,6 @@ class ActiveBatch(RowSource):
             del self.plan
 
     def path(self, kind: str) -> Path:
-        """Return the path of a kind's result file."""
         return self.folder / f"{kind}.jsonl"
 
     @property
@@ -155,12 +153,10 @@ class ActiveBatch(RowSource):
 
     @property
     def in_flight(self) -> int:
-        """Number of the batch's requests in flight."""
         return len(self._inflight)
 
     @property
     def is_done(self) -> bool:
-        """True if every row has its durable result."""
         return self._input is not None and self.tally.rows >= len(self.plan)
 
     @property

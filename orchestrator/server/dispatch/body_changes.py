@@ -35,7 +35,6 @@ PRIORITISED = CONSTRAINED | {
 }
 
 TIERED = frozenset({"/v1/chat/completions", "/v1/responses"})
-"""Endpoints whose bodies may name a service tier."""
 BYTES_PER_TOKEN = 4
 MOST_GENERATED = 1_000_000
 """Most output tokens to expect of a row, even if its own limit is higher."""

@@ -1,12 +1,13 @@
-"""Number of rows that an upstream gets at once: learned, without a constant to tune. Pure: time is an argument.
+"""Learns how many rows an upstream gets at once, without a constant to tune. Pure: time is an argument.
 
 With vLLM's gauges the limit follows vLLM's queue. While no request waits, each reading doubles the limit. If too many
 wait, the limit falls at once to the running requests plus a small standing queue. So the limit grows as fast as
 readings, not as slowly as answers. Too short a queue costs throughput; too long a queue does not.
 
-Without gauges, a flight is as many answers as the limit. Each flight doubles the limit while throughput grows. Then
-the limit stays at the last value that raised throughput, and tries a little more from time to time. If all rows of a
-flight plainly ran in parallel, a low limit is multiplied by four; if that was too far, it is halved.
+Without gauges, the limiter measures flights: as many answers as the limit. Each flight doubles the limit while
+throughput grows. Then the limit stays at the last value that raised throughput, and tries a little more from time to
+time. If all rows of a flight plainly ran in parallel, a low limit is multiplied by four; if that was too far, it is
+halved.
 
 A refusal for overload or a time-out cuts the limit by a third, at most once a flight. `Retry-After` closes the
 limiter for a while.

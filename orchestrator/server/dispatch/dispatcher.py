@@ -1,4 +1,4 @@
-"""Rows to upstreams and back: workers pull, and each row ends with one result line or is retried."""
+"""Sends rows to upstreams: workers pull rows, and each row ends with one result line or is retried."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ class Dispatcher:
         self._emptied: Upstream | None = None
         self._alarms = RateAlarms(self.top_up)
         self.refused = RefusedRows()
-        """The rows that will be retried, with reasons."""
         self._verdicts = Verdicts(retry_delay, self.refused)
         self.problem: str | None = None
         """An internal error that keeps rows from progressing, or None."""
@@ -160,7 +159,6 @@ class Dispatcher:
 
     @property
     def in_flight(self) -> int:
-        """Number of rows in flight."""
         return len(self._tasks)
 
     def join(self, upstream: Upstream) -> None:

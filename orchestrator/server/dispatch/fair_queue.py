@@ -98,7 +98,6 @@ class Fair(Generic[S]):
         self.wake()
 
     def remove(self, source: S) -> None:
-        """Remove a batch."""
         self._revive()
         self._sources.remove(source)
         tenant = self._tenants[source.tenant]
@@ -130,8 +129,8 @@ class Fair(Generic[S]):
     def take(self, asker: Hashable, take: Callable[[S], T | None], size: Callable[[T], int]) -> T | None:
         """Return the next row for an asker. `take` returns a row of a batch or None, `size` a row's bytes.
 
-        Returns None if no batch gives a row, and from then on until `wake`. Batches without a row are asked again
-        only if no other batch gives one, so that many waiting batches cost nothing. `take` may raise KeepsTurnError.
+        If no batch gives a row, the asker gets None until `wake`. Batches without a row are asked again only if no
+        other batch gives one, so that many waiting batches cost nothing. `take` may raise KeepsTurnError.
         """
         if asker in self._refused:
             return None

@@ -82,7 +82,7 @@ class RowSource(Protocol):
 
     @property
     def model(self) -> str | None:
-        """The model that its rows name."""
+        pass
 
     @property
     def rows_left(self) -> int:
@@ -95,7 +95,7 @@ class RowSource(Protocol):
         """
 
     def give_back(self, work: Work) -> None:
-        """Requeue a row."""
+        pass
 
     def put_back(self, work: Work) -> None:
         """Put back a row for which there was no room. The row is taken next."""

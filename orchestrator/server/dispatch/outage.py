@@ -92,7 +92,6 @@ class Outage(Generic[R]):
         return was_open
 
     def end(self) -> None:
-        """Forget the failures."""
         self._failed.clear()
         self.began, self.is_open = None, False
 
@@ -114,7 +113,7 @@ class AccountRefusal:
         self.refused_at: float | None = None
         """When the refused row was sent; None if the account is not refused."""
         self._taken_at = NEVER
-        """When the accepted row sent last was sent."""
+        """When the latest accepted row was sent."""
 
     def refused(self, now: float, sent_at: float) -> None:
         """Record that the upstream refused the account for a row sent at `sent_at`."""

@@ -136,7 +136,6 @@ class Pack:
         return True
 
     def body(self) -> bytes:
-        """Return the body of the request."""
         return combine(self.rows)
 
     def split(self, answer: bytes) -> list[bytes]:

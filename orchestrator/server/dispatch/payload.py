@@ -21,7 +21,6 @@ class Payload:
         self.content = content
 
     def take(self) -> Content:
-        """Return the body to send."""
         content, self.content = self.content, b""
         return content
 

@@ -86,8 +86,6 @@ def make_plan(
 
 
 class _Survey:
-    """One pass over an input file."""
-
     def __init__(
         self, endpoint: str, max_rows: int, sorter: Sorter | None, key: Callable[[str], int], *, accepted: bool
     ) -> None:

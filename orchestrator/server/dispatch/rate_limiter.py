@@ -118,12 +118,10 @@ class RateLimiter:
 
     @property
     def requests_per_minute(self) -> float | None:
-        """The current limit on requests."""
         return self._requests.per_minute
 
     @property
     def tokens_per_minute(self) -> float | None:
-        """The current limit on tokens."""
         return self._tokens.per_minute
 
     def wait(self, now: float) -> float:

@@ -19,7 +19,7 @@ from orchestrator.server.memory_limits import RoomShare
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
-"""Lines are joined to pieces of about this size. A longer line is written by itself."""
+"""Lines are joined into pieces of about this many bytes. A longer line is written by itself."""
 GROUP_SECONDS = 0.02
 RETRY_SECONDS = 1.0
 _placed_bytes = attrgetter("placed_bytes")

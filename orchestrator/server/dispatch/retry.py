@@ -12,8 +12,6 @@ from orchestrator.core.refusal_words import refuses_request
 
 
 class End(StrEnum):
-    """End of an attempt at a row."""
-
     ANSWERED = "answered"  # an HTTP answer of JSON; its status decides
     UNREACHABLE = "unreachable"  # no connection: says nothing about the row
     CUT = "cut"  # the connection was lost while the row was in flight
@@ -24,8 +22,6 @@ class End(StrEnum):
 
 
 class Action(StrEnum):
-    """Action for the row."""
-
     KEEP = "keep"  # write the answer as the row's result
     RETRY = "retry"  # try again after `delay`
     WAIT = "wait"  # the upstream is at fault: try again when it is well, and count nothing

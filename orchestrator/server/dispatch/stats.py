@@ -17,7 +17,6 @@ class Latencies(Struct):
     total: float = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one latency."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
@@ -39,7 +38,6 @@ class Stats(Struct):
 
     @property
     def ended(self) -> int:
-        """Rows that have ended."""
         return self.succeeded + self.failed
 
 

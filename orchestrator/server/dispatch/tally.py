@@ -40,16 +40,14 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """Rows with a result."""
         return self.completed + self.failed
 
     @property
     def tokens(self) -> TokenCounts:
-        """The tokens of the successful rows."""
+        """Tokens of the successful rows."""
         return TokenCounts(*self._tokens)
 
     def add(self, notes: Sequence[Note]) -> None:
-        """Count more rows."""
         tokens = [note.tokens for note in notes if note.succeeded]
         self.upstream_seconds += sum([note.seconds for note in notes])
         self.completed += len(tokens)

@@ -71,7 +71,7 @@ class Upstream:
     ) -> None:
         self.url = url
         self.shown = plain_url(url)
-        """The URL that people and tenants may see."""
+        """The URL without its possibly secret parts."""
         address, _, query = url.partition("#")[0].partition("?")
         self._root = address.rstrip("/").removesuffix("/v1")
         self._query = f"?{query}" if query else ""
@@ -139,12 +139,10 @@ class Upstream:
 
     @property
     def takes_rows(self) -> bool:
-        """True if the upstream may be given a row now."""
         return self.problem is None or (self._may_try and not self.is_leaving)
 
     @property
     def inflight(self) -> int:
-        """Number of rows of batches in flight."""
         return self.time_share.rows
 
     @property
@@ -187,7 +185,6 @@ class Upstream:
         return self.gauges is not None and self._takes_priority
 
     def room(self) -> int:
-        """Return how many rows may be in flight now."""
         room = self.limiter.room(self.clock(), self.interactive)
         return min(room, 1) if self.on_trial else room
 
@@ -296,7 +293,6 @@ class Upstream:
         self.on_trial = True
 
     def recover(self) -> None:
-        """End an outage."""
         self.outage.end()
         self._failure = ""
         if self.is_leaving:

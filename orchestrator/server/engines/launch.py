@@ -61,7 +61,7 @@ class EnginePlan(Struct, frozen=True):
 def plan_engines(wish: Wish, root: Path, environ: Mapping[str, str]) -> EnginePlan:
     """Plan all engines without starting any.
 
-    `root` is the server's folder, for logs. The ports derive from it, so that a restarted server finds its engines at
+    `root` is the server's folder, for logs. Ports derive from `root`, so that a restarted server finds its engines at
     the same addresses. Raises UsageError, InputError or EngineUnavailable, and RefusedError if the model cannot fit.
     """
     if sys.platform != "linux":
@@ -206,7 +206,7 @@ def _command(model: str, wish: Wish, gpus: Group, port: int) -> tuple[str, ...]:
 
 
 def device_name(gpus: Sequence[int]) -> str:
-    """Return a name for messages: the GPUs with these numbers, or the CPU if there are none."""
+    """Return a name for messages: the GPUs with these numbers, or the CPU if `gpus` is empty."""
     return f"GPU{'s' if len(gpus) > 1 else ''} {','.join(map(str, gpus))}" if gpus else "the CPU"
 
 

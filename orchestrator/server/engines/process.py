@@ -136,7 +136,6 @@ class VllmProcess:
 
     @property
     def last_line(self) -> str:
-        """The last line of the log."""
         return log_tail(self.log, self._log_start, 1)
 
     @property
@@ -161,7 +160,6 @@ class VllmProcess:
         self.stop()
 
     def start(self) -> None:
-        """Start the engine and return at once."""
         if self.running:
             raise EngineUnavailable("this engine is running already", hint=None)
         _require_free(self.launch.port)
@@ -214,7 +212,6 @@ class VllmProcess:
             connection.close()
 
     def check(self) -> None:
-        """Raise EngineUnavailable if the process is gone."""
         if not self.running:
             code = None if self._leash is None else self._leash.returncode
             raise self._error("the engine is not running" if code is None else f"the engine ended with code {code}")

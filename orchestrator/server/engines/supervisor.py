@@ -74,8 +74,6 @@ class _Record(Struct):
 
 
 class SupervisedEngine:
-    """One engine and the thread that supervises it."""
-
     def __init__(
         self, planned: Planned, patience: RestartPolicy, tell: Callable[[str], None], held: Sequence[int]
     ) -> None:
@@ -98,7 +96,6 @@ class SupervisedEngine:
 
     @property
     def seconds(self) -> float:
-        """Seconds in the current state."""
         return time.monotonic() - self._since
 
     def begin(self) -> None:

@@ -92,7 +92,6 @@ def _last_two_runs(over: Sequence[Job]) -> list[tuple[str, JobId]]:
 
 
 def schedules(reader: HomeReader, address: PageAddress) -> View:
-    """Show the schedules and their nights."""
     at = now()
     found = reader.store.schedules.all()
     called = {one.id: one.name for one in found}
@@ -140,7 +139,6 @@ def _cell(day: date, lines: Sequence[JobLine], at: datetime, *, is_lost: bool) -
 
 
 def night(reader: HomeReader, address: PageAddress) -> View:
-    """Show the report of one night."""
     try:
         day = date.fromisoformat(str(address.path["night"]))
     except ValueError:
@@ -226,13 +224,11 @@ def _span(address: PageAddress) -> tuple[str, str, datetime | None]:
 
 
 def backends(reader: HomeReader, address: PageAddress) -> View:
-    """Show the state of the backends."""
     found = backends_report(reader.store, _settings(reader), lambda name: fetch_health(reader.home, name), now())
     return View("backends.html", "Backends", "backends", {"backends": CommandJson("report backends", found)})
 
 
 def quarantine(reader: HomeReader, address: PageAddress) -> View:
-    """Show the rows in quarantine."""
     page = address.page()
     found = reader.store.quarantine.held(reader.home.identity(), is_passing)
     shown = list(islice(found, (page + 1) * HELD + 1))
