@@ -14,7 +14,7 @@ DISK = NO_ROOM | {errno.EROFS, errno.EMFILE, errno.ENFILE}
 """Errors that affect every batch: no space, no descriptors. Other errors concern one file."""
 
 
-class NotAsItWas(Exception):
+class BatchChanged(Exception):
     """A running batch's input or settings changed after the batch was accepted. The text says what to restore."""
 
 
@@ -44,11 +44,11 @@ class Troubles:
             case OSError():
                 troubles = self._storage if error.errno in DISK else self._own
                 reason = error.strerror or str(error)
-            case NotAsItWas():
+            case BatchChanged():
                 reason = str(error)
         troubles[batch_id] = told = f"batch {batch_id} waits: {reason}"
         if told != known:
-            is_known = troubles is self._storage or isinstance(error, OSError | NotAsItWas)
+            is_known = troubles is self._storage or isinstance(error, OSError | BatchChanged)
             log.warning("batch %s waits: %s", batch_id, reason, exc_info=None if is_known else error)
 
     def clear(self, batch_id: str) -> None:

@@ -21,7 +21,7 @@ from orchestrator.core import batch_api
 from orchestrator.core.batch_api import Batch, BatchStatus, LineErrors, RequestCounts
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.counts import number_of
-from orchestrator.server.batch_problems import NotAsItWas, Troubles
+from orchestrator.server.batch_problems import BatchChanged, Troubles
 from orchestrator.server.dispatch import body_changes, results
 from orchestrator.server.dispatch.active_batch import ActiveBatch
 from orchestrator.server.dispatch.dispatcher import Dispatcher
@@ -251,7 +251,7 @@ class Batches:
         accepted = run.batch.in_progress_at is not None
         if run.endpoint not in self._allowed:
             if accepted:
-                raise NotAsItWas(f"{run.endpoint} is no longer allowed here (--allow-endpoint {run.endpoint})")
+                raise BatchChanged(f"{run.endpoint} is no longer allowed here (--allow-endpoint {run.endpoint})")
             self._fail(
                 run, [batch_api.LineError("invalid_value", f"{run.endpoint} is not allowed here.", "endpoint")]
             )
@@ -260,7 +260,7 @@ class Batches:
         if found is None or not _is_input(found, run):
             problem = f"Cannot find file {run.batch.input_file_id}, or it was not uploaded with purpose 'batch'."
             if accepted:
-                raise NotAsItWas(problem)
+                raise BatchChanged(problem)
             self._fail(run, [batch_api.LineError("invalid_request", problem, "file_id")])
             return None, None
         path = self._root / found.path
@@ -268,7 +268,7 @@ class Batches:
             plan = await self._plan(run, path, accepted=accepted)
         if isinstance(plan, list):
             if accepted:
-                raise NotAsItWas(f"its input file has changed: {plan[0].message}")
+                raise BatchChanged(f"its input file has changed: {plan[0].message}")
             self._fail(run, plan)
             return None, None
         if self._expected and not accepted and plan.model not in (*self._expected, body_changes.DEFAULT_MODEL):
@@ -277,7 +277,7 @@ class Batches:
             self._fail(run, [batch_api.LineError("model_not_found", told, "body.model")])
             return None, None
         if (total := run.batch.request_counts.total) not in (0, len(plan)):
-            raise NotAsItWas(f"its input file has changed: it has {number_of(len(plan), 'row')}, and had {total:,}")
+            raise BatchChanged(f"its input file has changed: it has {number_of(len(plan), 'row')}, and had {total:,}")
         return plan, path
 
     async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[batch_api.LineError]:

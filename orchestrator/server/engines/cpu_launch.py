@@ -50,9 +50,7 @@ def engine_environment(engine: EngineDir, ours: Mapping[str, str]) -> dict[str, 
         if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"} and not name.endswith("_API_KEY")
     }
     defaults = {name: kept.get(name, value) for name, value in ENVIRONMENT.items()}
-    folders = {"VLLM_CACHE_ROOT": str(engine.cache), "VLLM_CONFIG_ROOT": str(engine.cache / "config")}
-    path = {"PATH": f"{engine.venv / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}"}
-    return {**kept, **defaults, **folders, **path}
+    return {**kept, **defaults, **engine.variables(kept)}
 
 
 def free_port() -> int:

@@ -151,9 +151,7 @@ def find_python(given: Path | None, environ: Mapping[str, str]) -> tuple[Path, d
         return Path(sys.executable), ours, False
     engine = EngineDir.at(environ.get("ORCH_ENGINE_DIR", ".engine"))
     if is_installed(engine):
-        caches = {"VLLM_CACHE_ROOT": str(engine.cache), "VLLM_CONFIG_ROOT": str(engine.cache / "config")}
-        path = f"{engine.venv / 'bin'}{os.pathsep}{ours.get('PATH', os.defpath)}"
-        return engine.python, {**ours, "PATH": path, **caches}, True
+        return engine.python, {**ours, **engine.variables(ours)}, True
     raise EngineUnavailable(
         f"there is no vLLM: not in {sys.executable}, not in {engine.root}",
         hint="for GPUs: pip install vllm, or --vllm-python PATH of the Python that has it;\n"

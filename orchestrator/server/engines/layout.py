@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,6 +48,11 @@ class EngineDir(Struct, frozen=True):
     @property
     def cache(self) -> Path:
         return self.root / "cache"
+
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment variables with this engine's programs and caches."""
+        path = f"{self.venv / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"
+        return {"VLLM_CACHE_ROOT": str(self.cache), "VLLM_CONFIG_ROOT": str(self.cache / "config"), "PATH": path}
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -69,18 +70,19 @@ def stop(child: subprocess.Popen[bytes], grace: float) -> None:
         reap(child)
 
 
-def children() -> list[int]:
-    """Return this process's children, from /proc, including orphans of a killed child."""
-    found = []
+def parents() -> Iterator[tuple[int, int]]:
+    """Yield the id of each process and of its parent, from /proc."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # The name, in brackets, may contain spaces and brackets itself. State and parent follow the last bracket.
-            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+            yield int(stat.parent.name), int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, IndexError, ValueError):
             continue  # the process ended during the scan
-        if parent == os.getpid():
-            found.append(int(stat.parent.name))
-    return found
+
+
+def children() -> list[int]:
+    """Return this process's children, including orphans of a killed child."""
+    return [pid for pid, parent in parents() if parent == os.getpid()]
 
 
 def kill_what_is_left(child: subprocess.Popen[bytes]) -> None:

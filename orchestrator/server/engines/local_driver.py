@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct
@@ -187,13 +188,7 @@ class LocalDriver:
         for key, engine in [*self._engines.items()]:
             if engine.is_gone:
                 del self._engines[key]
-        refused = [
-            EngineReport(
-                one.report.name, one.report.model, one.report.slots, one.report.url, one.report.state,
-                time.monotonic() - one.since, problem=one.report.problem,
-            )
-            for one in self._refused.values()
-        ]  # fmt: skip
+        refused = [replace(one.report, seconds=time.monotonic() - one.since) for one in self._refused.values()]
         return [*(engine.report() for engine in self._engines.values()), *refused]
 
     def close(self) -> None:

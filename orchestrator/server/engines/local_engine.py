@@ -15,6 +15,7 @@ from orchestrator.server.engines import sleeping
 from orchestrator.server.engines.driver import EngineReport, Slots
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.launch import Planned
+from orchestrator.server.engines.leash import parents
 from orchestrator.server.engines.supervisor import RestartPolicy, State, SupervisedEngine
 
 log = logging.getLogger(__name__)
@@ -190,12 +191,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 def tree_bytes(pid: int) -> int:
     """Return the resident bytes of a process and its descendants; 0 if it is gone."""
     below: dict[int, list[int]] = defaultdict(list)
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name, in brackets, may contain spaces and brackets itself. State and parent follow the last bracket.
-            below[int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])].append(int(stat.parent.name))
-        except (OSError, IndexError, ValueError):
-            continue  # the process ended during the scan
+    for process, parent in parents():
+        below[parent].append(process)
     found, waiting = 0, [pid]
     while waiting:
         one = waiting.pop()
