@@ -174,8 +174,8 @@ class Folder(Struct, frozen=True):
 class Plugged(Struct, frozen=True):
     """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
 
-    The plug-in returns an object with `send(message)`. It is loaded for each message. A broken plug-in is only
-    reported.
+    The plug-in returns an object with `send(message)`. orch loads the plug-in for each message. A broken plug-in is
+    only reported.
     """
 
     name: str

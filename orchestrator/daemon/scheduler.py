@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class _Looked(Struct, frozen=True):
-    """A check of a schedule. It is valid until `next_at`, unless the schedule changes or the clock is set back."""
+    """A check of a schedule, valid until `next_at` unless the schedule changes or the clock is set back."""
 
     schedule: Schedule
     at: datetime

@@ -28,7 +28,7 @@ from orchestrator.settings.backends import TimedBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
-# Maximum seconds from a poll of a batch to the end of its last row. The next poll stops the batch.
+# Maximum seconds from a poll of a batch to the end of its last row, if the next poll ends it.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
 """Factor on estimated prompts: text that people write has at most this multiple of the estimated tokens."""

@@ -135,7 +135,7 @@ class PolledShard(Struct):
     _phase: Phase = field(default_factory=SendPhase)
 
     def phase(self, kind: type[P]) -> P:
-        """Return the observations of this phase. They are empty if the shard was in another phase."""
+        """Return the observations of this phase, which are empty if the shard was in another phase."""
         if not isinstance(self._phase, kind):
             self._phase = kind()
         return self._phase
@@ -175,7 +175,7 @@ class PollSchedule(Struct):
     def push(self, batch_id: str) -> None:
         """Store a provider's event that a batch changed, so that it is polled at once. May be called from any thread.
 
-        An event may come before the shard has its batch's id, so the event is kept until then. It may name the same
+        An event may come before the shard has its batch's id, so the event is kept until then. Events name the same
         batch as `batches/1a` or `1a`.
         """
         with self._lock:

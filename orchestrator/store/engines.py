@@ -19,7 +19,7 @@ class MeasuredRates:
         self._db = database
 
     def put(self, rates: EngineRates) -> None:
-        """Store an engine's rates. They replace earlier rates for the same options, version and GPU."""
+        """Store an engine's rates in place of earlier rates for the same options, version and GPU."""
         values = {name: getattr(rates, name) for name in _FIELDS}
         keys = [column.name for column in engine_rates.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}

@@ -27,8 +27,8 @@ class Escalations:
     def escalate(self, shard: Shard, failed: Sequence[Settled], step: Step, now: datetime) -> int:
         """Book the cost of failed answers, and let their rows wait for the next model. Return the number of rows.
 
-        Both happen in one transaction. Rows that have an outcome or left the shard stay unchanged, so a repeated call
-        changes nothing. No attempt is counted.
+        The cost and the rows change in one transaction. Rows that have an outcome or left the shard stay unchanged,
+        so a repeated call changes nothing. No attempt is counted.
         """
         if not failed:
             return 0

@@ -21,9 +21,9 @@ def owners(home: Home, store: Store) -> frozenset[str]:
 
 
 def recognise(home: Home, store: Store) -> str | None:
-    """Give a home without an id the id recorded in its jobs, and return the id. None if nothing changed.
+    """Give a home without an id the id recorded in its jobs, and return the id.
 
-    That is so if the home has an id or no jobs. Raises RefusedError if its jobs belong to several homes.
+    None if the home has an id already, or no jobs. Raises RefusedError if its jobs belong to several homes.
     """
     if home.has_identity:
         return None

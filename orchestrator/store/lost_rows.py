@@ -16,7 +16,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_LOST, jobs, ledger, requests, shards
 
 LOST, REPAID = "lost", "repaid"
-"""Kinds of ledger lines: for a lost row, and for a row that a person agreed to pay for again."""
+"""Kinds of ledger lines: for lost rows, and for rows that a person agreed to pay for again."""
 
 
 class LostRow(Struct, frozen=True):

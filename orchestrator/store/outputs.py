@@ -18,7 +18,7 @@ class Outputs:
         self._db = database
 
     def note(self, home: str, written: WrittenOutput) -> None:
-        """Store a write. It replaces the earlier record of the same place."""
+        """Store a write in place of the earlier record of the same destination."""
         facts = {name: getattr(written, name) for name in WrittenOutput.__struct_fields__}
         add = self._db.upsert(outputs).values(home=home, key=_key(written.place), **facts)
         with self._db.write() as tx:

@@ -36,7 +36,7 @@ class Qualities:
         self._db = database
 
     def note(self, job_id: JobId, found: Quality, now: datetime) -> None:
-        """Store a job's quality. It replaces the earlier record."""
+        """Store a job's quality in place of an earlier record."""
         facts = {
             "hits": found.hits, "fields": found.fields, "rows": found.rows, "absent": found.absent,
             "withheld": found.withheld,

@@ -86,8 +86,8 @@ class Rows:
     ) -> None:
         """Store rows with the byte ranges of their lines.
 
-        Rows in `earlier` (by custom_id) carry that outcome over at no cost. Rows in `twins` are not sent: it maps
-        their `seq` to that of the row whose outcome they take. `whys` has the reasons why the other rows are asked.
+        Rows in `earlier` (by custom_id) carry that outcome over at no cost. `twins` maps the `seq` of a row that is
+        not sent to the `seq` of the row whose outcome it takes. `whys` has the reasons why the other rows are asked.
         Rows in `awaited` wait for a row of another job. Raises InputError if a custom_id occurs twice in the job.
         """
         given = (

@@ -1,8 +1,8 @@
 """Reads a list of jobs from SQLite without SQLAlchemy, whose import takes longer than the reading.
 
-A `StatusReader` has the few methods of the store that such a list needs. It cannot read a database that is missing,
-damaged, or of another kind or version. The caller then uses the store, which repairs the database or reports the
-problem.
+A `StatusReader` has the few methods of the store that such a list needs. The reader cannot read a database that is
+missing, damaged, or of another kind or version. The caller then uses the store, which repairs the database or reports
+the problem.
 """
 
 from __future__ import annotations

@@ -376,7 +376,7 @@ forecasts = Table(
     Index(None, "made_at"),
 )
 
-# GPUs that engines have held. They cost money, busy or idle.
+# GPUs that engines have held, which cost money, busy or idle.
 engine_holds = Table(
     "engine_holds",
     metadata,

@@ -15,8 +15,8 @@ import pytest
 from tests.support.trees import PACKAGE, ROOT, modules
 
 BUDGETS = {
-    "backends": 2, "bench": 1, "cli": 2, "core": 2, "daemon": 3, "documents": 3, "pipeline": 4, "policy": 4,
-    "ray": 1, "reports": 3, "server": 4, "settings": 2, "store": 3, "web": 3,
+    "backends": 2, "bench": 1, "cli": 2, "core": 2, "daemon": 0, "documents": 3, "pipeline": 0, "policy": 4,
+    "ray": 1, "reports": 3, "server": 4, "settings": 2, "store": 0, "web": 3,
     "policy/forecast": 0, "policy/planner": 0,
 }  # fmt: skip
 """Most faults of a room. Rewrite a sentence instead of raising a budget, and lower the budget once few are left."""

@@ -29,7 +29,7 @@ ASKED_SECONDS = 0.1
 
 
 class HomeReplica:
-    """Sends changes of a home to its replica until the block of its `with` ends.
+    """Sends changes of a home to its replica during a `with` block.
 
     `is_shared` means that other machines reach the home's own database, which is elsewhere. The end of the block
     sends the remaining changes, and lets another daemon take over immediately. Methods may be called from any thread.

@@ -177,7 +177,7 @@ class Exporter:
         return done.with_ended(ended.key, ended.at, sent=taken, dropped=refused), None
 
     def _send_points(self, receiver: Receiver, settings: Telemetry) -> bool:
-        """Send changed metrics. They count from the daemon's start, so a later request makes up for a lost one."""
+        """Send changed metrics. Metrics count from the daemon's start, so a later request makes up for a lost one."""
         if not (settings.metrics and self._has_news):
             return True
         try:

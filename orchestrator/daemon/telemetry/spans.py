@@ -39,7 +39,7 @@ PROVIDERS = {
 }
 """The conventions' names for providers of the price table, or for kinds of backends, where these differ."""
 MOST_EVENTS = 128
-"""Maximum number of a job's events on its span, the newest. It is also the default of OpenTelemetry's SDKs."""
+"""Maximum number of events on a job's span, the newest. OpenTelemetry's SDKs have the same default."""
 _BAD_ENDS = (BatchStatus.FAILED, BatchStatus.EXPIRED)
 
 
@@ -86,7 +86,7 @@ class ServedBy(Struct, frozen=True):
 
 
 def trace_id(job: Job) -> bytes:
-    """Return the trace id of a job. It stays the same if the job changes."""
+    """Return a job's trace id, which stays the same if the job changes."""
     return sha256(f"orch trace {job.home} {job.id}".encode()).digest()[:16]
 
 

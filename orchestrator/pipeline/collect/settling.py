@@ -253,8 +253,7 @@ class _Settlement:
         return self._settled(row, said).price if isinstance(said, Outcome) else None
 
     def _count_adopted(self, kind: str, found: FoundLine) -> None:
-        """Add the cost of an adopted batch's answer that no row of this job asked for. It is booked under the first
-        row.
+        """Add the cost of an adopted batch's answer that no row of this job asked for, under the first row.
 
         If a killed collection has already emptied the batch, that collection has booked the cost.
         """

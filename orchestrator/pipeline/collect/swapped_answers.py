@@ -1,8 +1,8 @@
 """Answers under another row's key, and other answers of the same batch that cannot be proven.
 
-An answer belongs to another row if it repeats that row's code. It also does if its quotes occur in that row's
-document and not in its own row's document. Once a batch has such an answer, only answers with their own code or a
-proving quote count.
+An answer belongs to another row if it repeats that row's code. The same holds for an answer whose quotes occur in
+that row's document and not in its own row's document. Once a batch has such an answer, only answers with their own
+code or a proving quote count.
 """
 
 from __future__ import annotations

@@ -223,8 +223,8 @@ class UnansweredRows:
             tally.again["its batch"] += len(missing)
             return
         if shard.rerouted_at is not None:
-            # A slow engine may still do some of these rows. They do not return to a hosted backend, whose next batch
-            # would be as slow.
+            # A slow engine may still do some of these rows. The rows do not return to a hosted backend, whose next
+            # batch would be as slow.
             if not ended.handle.is_own:
                 self.rerouted.extend(row.seq for row in missing)
             tally.again["the deadline"] += len(missing)

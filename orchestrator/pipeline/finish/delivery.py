@@ -117,7 +117,7 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
 
 
 class _Waiting(Struct):
-    """A job that waits for its faulty output. Its times are the start of the wait and the next try."""
+    """A job that waits until its output can be written."""
 
     since: datetime
     next_at: datetime

@@ -46,7 +46,7 @@ def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Call
 
 
 def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
-    """Record that orch has just written to a destination, for a job or ("") for no job."""
+    """Record that orch has just written to a destination. `job_id` is "" if no job wrote."""
     try:
         mark = places.mark_of(place)
     except OutputError:

@@ -31,7 +31,7 @@ from orchestrator.store import Store
 ASSUMED_WORK = 1_800.0
 """Assumed speed of an unknown upstream, in work per second (see `work_of`).
 
-It equals one row per second of 1,000 prompt and 100 answer tokens.
+That is one row per second of 1,000 prompt and 100 answer tokens.
 """
 ASSUMED_SYNC_ROWS = 5.0
 """Assumed rows per second of an unknown synchronous API."""
@@ -222,7 +222,7 @@ class ObservationMemory:
         return weight, speeds
 
     def models(self, job_id: JobId, name: str, read: Callable[[JobId, str], frozenset[str]]) -> frozenset[str]:
-        """Return the names of another job's models at a backend. They no longer change once its rows are there."""
+        """Return a backend's names for another job's models, which no longer change once its rows are there."""
         if (job_id, name) not in self._models:
             self._models[job_id, name] = read(job_id, name)
         return self._models[job_id, name]

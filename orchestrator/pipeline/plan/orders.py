@@ -13,7 +13,7 @@ from orchestrator.core.shards import Shard
 class Sending(Struct, frozen=True):
     """An order to send up to `rows` waiting rows to a backend, with the reason.
 
-    These are the rows that avoid exactly the backends in `avoid`. With `canary`, only canary rows go. A `probe`
+    The order is for rows that avoid exactly the backends in `avoid`. With `canary`, only canary rows go. A `probe`
     measures a backend that has not been used for long. `only` has the rows' aliases; None means any.
     """
 

@@ -1,7 +1,7 @@
 """Options of the planner: the cost and duration of a job's rows at each backend.
 
-These follow from prices, earlier jobs, quotas and rows of other jobs. The store, orch.toml and the profiles have
-them.
+Costs and durations follow from prices, earlier jobs, quotas and rows of other jobs. The store, orch.toml and the
+profiles have them.
 """
 
 from __future__ import annotations

@@ -262,8 +262,8 @@ class UnknownBatches:
     ) -> list[tuple[RemoteBatch, str]]:
         """Take over batches of forgotten or ended jobs that ask waiting rows. Return each batch with a message.
 
-        Another job may have a batch in which none of these rows has its own id. It is taken only if all of its rows
-        match.
+        Another job may have a batch in which none of these rows has its own id. Such a batch is taken only if all of
+        its rows match.
         """
         if not read:
             return []

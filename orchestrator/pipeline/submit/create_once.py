@@ -392,9 +392,9 @@ def recover(
 ) -> SendOutcome | None:
     """Adopt the batch of a shard whose create request was not answered, or make the shard pending again.
 
-    Returns None while the batch's existence is uncertain; `held` then says what the shard waits for. That lasts two
-    days at most, or the batch's window plus `OVERRUN` if its provider shows owners only of ended batches. `watched`
-    counts the lists without the batch. Raises BackendError.
+    Returns None while the batch's existence is uncertain; `held` then says what the shard waits for. The search lasts
+    two days at most, or the window plus `OVERRUN` if a provider shows owners only of ended batches. `watched` counts
+    the lists without the batch. Raises BackendError.
     """
     since = min(shard.intended_at or shard.created_at, now)
     intent = Intent(
