@@ -33,10 +33,10 @@ ENOUGH = 5
 
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
 _BRIEF = frozenset({BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING})
-_ASSUMED = 10.0 * MINUTE
-_LATE = 2
-_LEAST = 5.0 * MINUTE
-_QUIET = 30.0 * MINUTE
+_ASSUMED_P90 = 10.0 * MINUTE
+_FACTOR = 2
+_MIN_SECONDS = 5.0 * MINUTE
+_MIN_QUIET = 30.0 * MINUTE
 
 
 class Usual(Struct, frozen=True):
@@ -156,19 +156,19 @@ def stall(
     """
     if status in _OVER:
         return None
-    if since_submission > window + _LEAST:
+    if since_submission > window + _MIN_SECONDS:
         goes_on = "which this provider allows" if overruns else "and its provider has not ended it"
         return f"running over its window of {duration(window)}, {goes_on}"
     told = f"{status.replace('_', ' ')} for {duration(in_status)}"
     if status in _BRIEF:
         is_known = usual.is_known and status == BatchStatus.VALIDATING
-        p90 = usual.validating_p90 if is_known else _ASSUMED
-        return f"{told}; usual p90 {_p90(p90, is_known)}" if in_status > max(_LEAST, _LATE * p90) else None
+        p90 = usual.validating_p90 if is_known else _ASSUMED_P90
+        return f"{told}; usual p90 {_p90(p90, is_known)}" if in_status > max(_MIN_SECONDS, _FACTOR * p90) else None
     p90 = usual.total_p90 if usual.is_known else window
     whole = f"usual p90 of the whole {_p90(p90, usual.is_known)}"
-    if since_progress is not None and since_progress > max(_QUIET, p90 / _LATE):
+    if since_progress is not None and since_progress > max(_MIN_QUIET, p90 / _FACTOR):
         return f"{told} with no further row for {duration(since_progress)}; {whole}"
-    return f"{told}; {whole}" if since_submission > max(_QUIET, _LATE * p90) else None
+    return f"{told}; {whole}" if since_submission > max(_MIN_QUIET, _FACTOR * p90) else None
 
 
 def _p90(seconds: float, is_known: bool) -> str:

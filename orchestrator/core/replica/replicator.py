@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EVERY_SECONDS = 2.0
-CUT_SHARE = 10.0
+PAUSE_FACTOR = 10.0
 """Pause after a cut, as a multiple of its duration: a slow folder spends at most a tenth of the time on cuts."""
 AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 0.5
@@ -197,7 +197,7 @@ class Replicator:
         gone: Collection[str] = ()
         version, began = self._contents.version(), time.monotonic()
         cut = await self._contents.cut(is_new=version != self._sent_version)
-        self._pause = max(EVERY_SECONDS, CUT_SHARE * (time.monotonic() - began))
+        self._pause = max(EVERY_SECONDS, PAUSE_FACTOR * (time.monotonic() - began))
         manifest = await self._in_thread(lambda: self._send(cut))
         if manifest != self._manifest:
             gone = await self._in_thread(lambda: self._commit(manifest, is_last))
