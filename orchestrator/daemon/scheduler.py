@@ -97,7 +97,7 @@ class Scheduler:
         return told
 
     def _record_due_nights(self, schedule: Schedule) -> str | None:
-        """Record due nights. Return why the schedule cannot have nights, or None."""
+        """Return why the schedule cannot have nights, or None."""
         if not is_same_file(schedule.config, self._config.path):
             return f"waits for a daemon with the settings it was made with: {schedule.config}"
         try:

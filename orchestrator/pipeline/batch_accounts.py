@@ -35,7 +35,6 @@ def with_present_account(store: Store, shard: Shard, handle: BackendHandle) -> S
 
 
 def _sees_the_same(store: Store, shard: Shard, handle: BackendHandle) -> bool:
-    """True if the present key sees a batch that the shard's account has made."""
     assert shard.account is not None
     for other in [shard, *store.shards.of_account(handle.name, shard.account)]:
         if other.batch_id is None:

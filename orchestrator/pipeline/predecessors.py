@@ -71,7 +71,6 @@ def record(store: Store, schedule: Schedule, now: datetime) -> None:
 
 
 def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Night]:
-    """Yield the nights that have become due. Of several missed nights, only the newest is run."""
     since = max(schedule.since, now - LOOK_BACK)
     ended = store.schedules.over(str(schedule.after), since)
     if not ended:

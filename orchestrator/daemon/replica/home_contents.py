@@ -179,7 +179,6 @@ class HomeContents:
         return Cut(images, found.size, self._unsure & found.size.keys(), self._stage)
 
     def _current_files(self, before: Collection[str]) -> _Found:
-        """Return the current files, and link changed files. `before` are the files of a moment ago."""
         durable = self.durable()
         found = _Found(dict.fromkeys(before))
         for path, seen, _ in self._files():

@@ -156,7 +156,6 @@ class Exporter:
     def _send_item(
         self, receiver: Receiver, settings: Telemetry, ended: EndedWork, done: SentLog
     ) -> tuple[SentLog, str | None]:
-        """Send the spans of ended work. Return the new log, and the reason if the receiver accepts nothing."""
         taken = refused = 0
         try:
             spans = self._reader.spans(ended, settings)

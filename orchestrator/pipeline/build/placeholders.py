@@ -62,7 +62,6 @@ def _lines_at_fault(text: str, known: Collection[str]) -> Iterator[str]:
 
 
 def _field(found: re.Match[str], known: Collection[str]) -> str | None:
-    """Return the field that a placeholder names, or "text" if it is another tool's name for the text."""
     name = found["name"] or found["key"] or found["dollar"] or found["percent"]
     if name is None:
         return None

@@ -70,7 +70,6 @@ def last_asked(store: Store, job: Job) -> JobId | None:
 
 
 def _whole_runs_before(store: Store, job: Job) -> Iterator[Job]:
-    """Yield the earlier unlimited runs of the job file that were built, the newest first."""
     for run in store.jobs.of_series(job.series):
         is_before = run.id != job.id and run.created_at <= job.created_at
         if is_before and run.built_at is not None and not run.is_limited:
@@ -103,7 +102,6 @@ def whys(
 
 
 def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
-    """Return why a row is asked. `answered` is the reason for a row whose answer is not carried over."""
     if before is None:
         return Why.NEW
     if not before.fingerprint:
@@ -216,7 +214,6 @@ def holding(home: Home, found: Mapping[str, Earlier]) -> dict[str, Earlier]:
 
 
 def _read(home: Home, known: Earlier) -> Earlier | None:
-    """Return the outcome if its result line holds an answer or cannot be read, else None."""
     assert known.line is not None, "an outcome without a line counts as read"
     shard_id, kind, span = known.line
     with suppress(OSError, *batch_api.JSON_ERRORS), home.results(shard_id, kind).open("rb") as file:

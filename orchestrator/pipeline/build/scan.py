@@ -138,7 +138,6 @@ class Sweep:
                     yield from self._rows_of_file(found, next(texts), self._before(found, marks.get(found.key)))
 
     def _before(self, found: Listed, mark: FileMark | None) -> dict[str, FileMark]:
-        """Return what is remembered of the last reading of a file's documents, by key."""
         if not found.is_table:
             return {} if mark is None else {found.key: mark}
         from orchestrator.documents.readers import TableRows
@@ -148,7 +147,6 @@ class Sweep:
         return {}  # the text of a table's row is its bytes
 
     def _answers(self, known: Iterable[tuple[str, str | None]]) -> dict[str, list[Earlier]]:
-        """Return the answers of each document whose requests all have one, by key."""
         asked = {key: self._builder.identities(key, content) for key, content in known if content is not None}
         every = {one.custom_id: one for identities in asked.values() for one in identities}
         known_rows = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})

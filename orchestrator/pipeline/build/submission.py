@@ -433,7 +433,6 @@ def earlier_content(
 
 
 def _is_moved(other: Job, job: Job) -> bool:
-    """True if a job's file is gone and had exactly this content."""
     # An equal job file elsewhere may mean other documents, unless its folder or its name is the same.
     before, after = Path(other.source), Path(job.source)
     is_near = job.kind is JobKind.BATCH or before.parent == after.parent or before.name == after.name

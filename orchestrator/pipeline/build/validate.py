@@ -212,7 +212,6 @@ def _unaskable(askable: Askable, read: _Read) -> Iterator[InputError]:
 def _wrong_gold(
     path: Path, spec: JobSpec, known: Sequence[Gold], read: _Read, *, is_whole: bool
 ) -> Iterator[InputError]:
-    """Yield mistakes of known answers. Documents outside a limited scope do not count as missing."""
     if not known:
         return
     file = path.parent / str(spec.gold)

@@ -222,7 +222,6 @@ def _answers(
 def _proven(
     store: Store, home: Home, ended: EndedShard, outcomes: Sequence[Ended]
 ) -> tuple[Iterator[Sequence[Ended]], str | None]:
-    """Return the late answers, with swapped and unproven ones marked as failed, and a message about swaps or None."""
     events = store.jobs.events(ended.job.id)
     is_distrusted = any(one.kind == EventKind.SWAPPED and one.shard_id == ended.shard.id for one in events)
     rows = {row.custom_id: row for row, _ in outcomes}

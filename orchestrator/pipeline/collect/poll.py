@@ -138,7 +138,6 @@ class BatchPolling:
         return {"rerouted_at": self._work.now(), "rerouted_for": why}
 
     def _retrieved(self, job: Job, shard: Shard, handle: BackendHandle) -> RemoteBatch | UnknownBatch:
-        """Return the batch as its backend shows it. If the backend does not know it, hold or end its shard."""
         assert shard.batch_id is not None
         now, is_unlisted = self._work.now(), None
         try:

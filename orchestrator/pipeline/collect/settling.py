@@ -161,7 +161,6 @@ class _Settlement:
         yield from swaps.outcomes
 
     def _outcomes(self) -> Ends:
-        """Yield an outcome for each row that ends here. The other rows are noted for what follows."""
         ended, rows, tally = self._ended, self._rows, self._tally
         told: set[str] = set()
         paths = {kind: self._home.results(ended.shard.id, kind) for kind in KINDS}

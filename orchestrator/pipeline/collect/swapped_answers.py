@@ -164,7 +164,6 @@ def _owners_by_quotes(
 
 
 def _quoted(home: Home, ended: EndedShard, suspects: Sequence[Ended]) -> Iterator[tuple[InShard, set[str]]]:
-    """Yield rows with the quotes of their answers, if these quotes can identify another document."""
     statuses = {row.custom_id: read_quotes(one.quotes or "[]") for row, one in suspects}
     for row, answer in _answers(home, ended, suspects):
         if any(quote.status is QuoteStatus.FOUND for quote in statuses[row.custom_id]):

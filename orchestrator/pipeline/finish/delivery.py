@@ -117,8 +117,6 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
 
 
 class _Waiting(Struct):
-    """A job that waits until its output can be written."""
-
     since: datetime
     next_at: datetime
     pause: timedelta

@@ -166,7 +166,6 @@ class Finisher:
         return delivery
 
     def _merged(self, job: Job) -> tuple[Path, bool]:
-        """Merge the rows. Return their path, and True if too many answers are wrong for a delivery."""
         style = "batch" if job.kind is JobKind.BATCH else "jsonl"
         merge.write(self._path(job), merged_lines(self._store, self._home, job, style=style))
         found = _compared(self._store, self._home, job, self._now())

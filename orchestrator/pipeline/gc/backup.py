@@ -93,7 +93,6 @@ def make(
 
 
 def _staged(store: Store, home: Home, stage: Path) -> list[str]:
-    """Copy the home consistently into `stage`. Return the copy's problems: lines and files that it lacks."""
     missing: list[str] = []
     for _ in range(TRIES):
         before = missing

@@ -24,8 +24,6 @@ APPLIED = "applied.json"
 
 
 class _Applied(msgspec.Struct, frozen=True):
-    """Model whose figures a bench wrote to the database, and the time of the measurement."""
-
     backend: str
     model: str
     measured_at: datetime
@@ -59,7 +57,6 @@ def _age(folder: Path) -> float:
 
 
 def _is_applied(store: Store, home: Home, folder: Path) -> bool:
-    """True if plans use the bench's figures. A later bench of the same model replaces them."""
     try:
         told = json_decoder(_Applied).decode((folder / APPLIED).read_bytes())
     except FileNotFoundError:

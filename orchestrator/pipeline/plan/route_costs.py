@@ -341,7 +341,6 @@ class Prospects:
         return tuple(((at - self._now).total_seconds(), cost) for at, (cost, unpriced) in costs if unpriced is None)
 
     def _token_cost(self, name: str, backend: Backend, at: datetime) -> tuple[Cost, str | None]:
-        """Return the mean cost of the job's rows at a backend, and the reason if the cost is unknown."""
         prices = prices_of(backend, self._config, lambda: at)
         models, p50, p95 = models_of(self._config, self._job), Decimal(0), Decimal(0)
         try:
@@ -418,7 +417,6 @@ class Prospects:
         return {name: observations.late_nights(self._sight(name).shards) for name in hosted}
 
     def _start_of(self, name: str) -> float:
-        """Return the seconds until a fleet's engine takes rows, by its slowest model."""
         starts = start_seconds(self._store.engine_holds.since(self._now - REMEMBERED), name)
         benched = {model: one.start_seconds for model, one in self._engine_speeds.measured(name).items()}
         known = {**{model: seconds for model, seconds in benched.items() if seconds is not None}, **starts}

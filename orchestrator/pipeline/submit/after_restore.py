@@ -141,7 +141,6 @@ class UnknownBatches:
             listing.look_at = self._now() + listing.pause
 
     def _current(self, handle: BackendHandle, batch: RemoteBatch) -> RemoteBatch:
-        """Return the current state of a batch. The lines of an ended batch are read."""
         if not batch.status.is_final:
             batch = handle.api.retrieve(batch.id) or batch
         if batch.status.is_final and not batch.problems and self._lines_of(batch) is None:
@@ -158,7 +157,6 @@ class UnknownBatches:
         return self._known(batch)[1]
 
     def _left_behind(self, job: Job, listing: BatchListing) -> list[list[RemoteBatch]]:
-        """Return the unknown batches of other jobs that send no more rows and so adopt no batches."""
         others = ((self._store.jobs.find(name), batches) for name, batches in list((listing.unknown or {}).items()))
         return [
             batches
@@ -374,7 +372,6 @@ class UnknownBatches:
         return facts_of(batch, now) | {"submitted_at": min(batch.created_at or now, now)}
 
     def _new_shard(self, job: Job, handle: BackendHandle, batch: RemoteBatch, number: int) -> Shard:
-        """Return a new shard for a batch, with the batch's former number if it is free, else with `number`."""
         _, _, tagged = (batch.shard or "").rpartition(".")
         if tagged.isdigit() and int(tagged) >= number:
             number = int(tagged)

@@ -183,7 +183,6 @@ def job_of(batch: RemoteBatch) -> JobId:
 
 
 def _is_known(store: Store, handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if a shard has the batch, or still searches for its batch after an unanswered create request."""
     if store.shards.asked_at(handle.name, batch.id) is not None:
         return True
     shard = store.shards.find(ShardId(batch.shard or ""))

@@ -215,7 +215,6 @@ def _uploaded(
     watched: PolledShard,
     now: Callable[[], datetime],
 ) -> str | None:
-    """Return the file id of the shard's uploaded input. None if the backend refused it for good."""
     path, rules = home.shard_input(shard.id), handle.prompt_cache
     marks = () if rules is None else cache_first.marks_of(store, job, shard, rules, now())
     # If a cache has expired, its marks would make each row pay for writing it again.

@@ -72,8 +72,6 @@ LONG = TableShape()
 
 
 class _CountedRecords:
-    """A layout that counts the table's rows as they pass. A wide table has fewer rows than lines."""
-
     def __init__(self, layout: TableLayout) -> None:
         self._layout = layout
         self.columns = layout.columns
@@ -183,7 +181,6 @@ def _write_parquet(file: BinaryIO, lines: Iterable[bytes], layout: TableLayout) 
 
 
 def _parts(records: Iterable[bytes]) -> Iterator[tuple[list[bytes], bool]]:
-    """Yield the table's rows in small lists, with True if the list ends a row group."""
     part: list[bytes] = []
     rows = size = 0
     for record in records:

@@ -51,8 +51,6 @@ ARRAY_SQL = "REAL[]"
 
 
 class _Vector(UserDefinedType[list[float]]):
-    """pgvector's `vector`, with or without a number of dimensions."""
-
     cache_ok = True
 
     def __init__(self, size: int | str | None = None) -> None:
