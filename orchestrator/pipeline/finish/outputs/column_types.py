@@ -5,7 +5,7 @@ A schema can express more than a column (unions, patterns, `allOf`). Anything wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -148,32 +148,33 @@ def flattened(kind: Kind) -> Kind:
             return kind
 
 
-def fit(value: Any, kind: Kind) -> Any:
-    """Convert a decoded JSON value for its column. A missing field becomes None.
+def fitter(kind: Kind) -> Callable[[Any], Any]:
+    """Return a function that converts a decoded JSON value for its column; a missing field becomes None.
 
-    Raises Unfit if part of the value would be lost.
+    The function raises Unfit if part of the value would be lost.
     """
-    if value is None:
-        return None
+    convert = _converter(kind)
+    return lambda value: None if value is None else convert(value)
+
+
+def _converter(kind: Kind) -> Callable[[Any], Any]:
     match kind:
-        case Plain.TEXT:
-            return _of(value, str)
-        case Plain.INTEGER:
-            return _integer(value)
-        case Plain.NUMBER:
-            return _number(value)
-        case Plain.BOOLEAN:
-            return _of(value, bool)
         case ListOf(item):
-            return [fit(part, item) for part in _of(value, list)]
+            of_item = fitter(item)
+            return lambda value: [of_item(part) for part in _of(value, list)]
         case VectorOf(size):
-            return _vector(value, size)
+            return lambda value: _vector(value, size)
         case Struct(fields):
-            if not _of(value, dict).keys() <= {name for name, _ in fields}:
-                raise Unfit
-            return {name: fit(value.get(name), inner) for name, inner in fields}
+            inner = {name: fitter(of_field) for name, of_field in fields}
+            return lambda value: _object(value, inner)
         case _:
-            return msgspec.json.encode(value).decode()
+            return _PLAIN.get(kind, lambda value: msgspec.json.encode(value).decode())
+
+
+def _object(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    if not _of(value, dict).keys() <= fields.keys():
+        raise Unfit
+    return {name: fitted(value.get(name)) for name, fitted in fields.items()}
 
 
 def _vector(value: Any, size: int | None) -> list[float]:
@@ -209,3 +210,11 @@ def _number(value: Any) -> float:
     if number != value:
         raise Unfit
     return number
+
+
+_PLAIN: dict[Plain, Callable[[Any], Any]] = {
+    Plain.TEXT: lambda value: _of(value, str),
+    Plain.INTEGER: _integer,
+    Plain.NUMBER: _number,
+    Plain.BOOLEAN: lambda value: _of(value, bool),
+}

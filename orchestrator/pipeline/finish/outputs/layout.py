@@ -6,7 +6,7 @@ task with a schema gets a column per field, `TASK.FIELD`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from difflib import get_close_matches
@@ -22,7 +22,7 @@ from orchestrator.pipeline.finish.outputs.column_types import (
     Struct,
     Unfit,
     VectorOf,
-    fit,
+    fitter,
     flattened,
     kind_of,
 )
@@ -126,6 +126,7 @@ class OutputColumn(msgspec.Struct, frozen=True):
 
 class _TaskColumns(msgspec.Struct, frozen=True):
     kind: Kind
+    fields: dict[str, Callable[[Any], Any]]
     start: int
     width: int
 
@@ -159,7 +160,7 @@ class AnswerColumns:
             kind = schema if isinstance(schema, VectorOf) else kind_of(schema)
             kind = flattened(kind) if flat else kind
             named = list(_named(task, kind, flat=flat))
-            self._tasks[task] = _TaskColumns(kind, len(self.named), len(named))
+            self._tasks[task] = _TaskColumns(kind, _fitters(kind), len(self.named), len(named))
             self.named += named
 
     def fill(self, cells: list[Any], row: MergedRow, output: Any, raw: bytes) -> str | None:
@@ -168,7 +169,7 @@ class AnswerColumns:
         # An answer that failed its check is shown as received.
         if columns is None or output is _DEEP or row.status != "succeeded":
             return _text(output, raw)
-        values, fits = _fields(output, columns.kind)
+        values, fits = _fitted(output, columns)
         spread = list(_leaves(columns.kind, values)) if self._flat else values
         cells[columns.start : columns.start + columns.width] = spread
         return None if fits else _text(output, raw)
@@ -229,24 +230,24 @@ def _named(task: str, kind: Kind, *, flat: bool) -> Iterator[tuple[str, Kind]]:
             yield f"{task}.{name}", inner
 
 
-def _fields(output: Any, kind: Kind) -> tuple[list[Any], bool]:
-    if not isinstance(kind, Struct):
-        return _fitted([(output, kind)])
-    given = output if isinstance(output, dict) else {}
-    values, fits = _fitted([(given.get(name), inner) for name, inner in kind.fields])
-    return values, fits and isinstance(output, dict) and given.keys() <= {name for name, _ in kind.fields}
+def _fitters(kind: Kind) -> dict[str, Callable[[Any], Any]]:
+    parts = kind.fields if isinstance(kind, Struct) else ((WHOLE, kind),)
+    return {name: fitter(inner) for name, inner in parts}
 
 
-def _fitted(parts: list[tuple[Any, Kind]]) -> tuple[list[Any], bool]:
-    values: list[Any] = [None] * len(parts)
-    fits = 0
-    for index, (value, kind) in enumerate(parts):
+def _fitted(output: Any, columns: _TaskColumns) -> tuple[list[Any], bool]:
+    """Return the answer's fields that fit their columns, and True if all of them do."""
+    given = output if isinstance(columns.kind, Struct) else {WHOLE: output}
+    if not isinstance(given, dict):
+        return [None] * len(columns.fields), False
+    fits, values = given.keys() <= columns.fields.keys(), []
+    for name, fitted in columns.fields.items():
         try:  # `suppress` would cost as much as the fit
-            values[index] = fit(value, kind)
-            fits += 1
+            values.append(fitted(given.get(name)))
         except Unfit:
-            pass
-    return values, fits == len(parts)
+            values.append(None)
+            fits = False
+    return values, fits
 
 
 def _leaves(kind: Kind, values: list[Any]) -> Iterator[Any]:
