@@ -148,8 +148,10 @@ class OutputCheck(AnswerCheck):
         """Return the parsed answer if there is a schema, else its text."""
         if self._check is not None and answer.text:
             if "null" not in answer.text and row_codes.PROPERTY not in answer.text:
-                with suppress(*batch_api.JSON_ERRORS):  # the text fits: only nulls and text around the JSON differ
+                try:  # the text fits: only nulls and text around the JSON differ
                     return msgspec.json.decode(answer.text)
+                except batch_api.JSON_ERRORS:
+                    pass
             # The answer was accepted, whatever the task now says about repairs.
             found = self._read(answer, repair=True)
             if found.problem is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,13 +24,17 @@ class ResultLines:
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
         self._open: OrderedDict[tuple[str, str], BinaryIO] = OrderedDict()
+        self._last: tuple[str, str, BinaryIO] = "", "", BytesIO()
 
     def read(self, row: FinishedRow) -> bytes | None:
         """Return a row's result line, or None. Raises StorageError if its file is gone or truncated."""
         if row.result is None:
             return None
         shard, kind, span = row.result
-        file = self._file(shard, kind)
+        # Most rows are beside each other in one file.
+        if self._last[0] != shard or self._last[1] != kind:
+            self._last = shard, kind, self._file(shard, kind)
+        file = self._last[2]
         file.seek(span.offset)
         line = file.read(span.length)
         if len(line) < span.length:
