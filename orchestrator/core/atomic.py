@@ -15,6 +15,8 @@ from orchestrator.core import permissions
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a full disk, an exhausted quota, or a file at its maximum size."""
+BUFFER = 256 * 1024
+"""Bytes written at once. Writing short lines in pieces of Python's 8 KiB takes twice as long."""
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def beside_name(target: Path) -> Path:
 @contextmanager
 def _claimed(path: Path) -> Iterator[BinaryIO]:
     while True:
-        with path.open("ab") as file:
+        with path.open("ab", BUFFER) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             # The previous owner may have moved this file into place: then the name no longer refers to it.
             if not _is_at(path, file):
