@@ -268,11 +268,11 @@ def _token_counts(usage: _AnswerUsage) -> TokenCounts:
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or usage.reasoning_tokens or 0
     # Perplexity, recognized by `num_search_queries`, never includes reasoning in the completion or the total.
-    if thought and (usage.num_search_queries or _is_outside(usage, fed, output, thought)):
+    if thought and (usage.num_search_queries or _excludes_reasoning(usage, fed, output, thought)):
         output += thought
     thought = min(thought, output)
     if stored := cached + written:
-        if _is_beside(usage, fed, stored, output):
+        if _excludes_cache(usage, fed, stored, output):
             fed += stored
         cached = min(cached, fed)
         written = min(written, fed - cached)
@@ -308,17 +308,13 @@ def _billed(usage: _AnswerUsage, told: TokenCounts) -> TokenCounts | None:
     return told._replace(cached=0) if usage.num_cached_tokens and told.cached == usage.num_cached_tokens else None
 
 
-def _is_outside(usage: _AnswerUsage, fed: int, output: int, thought: int) -> bool:
-    """True if the completion tokens do not include reasoning (xAI), as the total shows.
-
-    If the total does not decide, reasoning larger than the completion cannot be part of it.
-    """
+def _excludes_reasoning(usage: _AnswerUsage, fed: int, output: int, thought: int) -> bool:
+    # For xAI. If the total does not decide, reasoning larger than the completion cannot be part of the completion.
     total = _total(usage)
     return total == fed + output + thought or (thought > output and not (output and total == fed + output))
 
 
-def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int) -> bool:
-    """True if the prompt tokens do not include tokens read from or written to the cache."""
+def _excludes_cache(usage: _AnswerUsage, fed: int, stored: int, output: int) -> bool:
     total = _total(usage)
     if total == fed + output:
         return False

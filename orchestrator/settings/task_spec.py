@@ -201,7 +201,7 @@ class Task(JobFilePart):
     def _labels_are_usable(cls, value: dict[str, str] | None, info: ValidationInfo) -> dict[str, str] | None:
         if value is None:
             return None
-        _only(info, "classify", is_set=True)
+        _require_kind(info, "classify", is_set=True)
         if not 2 <= len(value) <= MAX_LABELS:
             raise ValueError(f"needs 2 to {MAX_LABELS} labels")
         for label, said in value.items():
@@ -214,13 +214,13 @@ class Task(JobFilePart):
     @field_validator("logprobs")
     @classmethod
     def _logprobs_are_of_labels(cls, value: bool, info: ValidationInfo) -> bool:
-        _only(info, "classify", is_set=value)
+        _require_kind(info, "classify", is_set=value)
         return value
 
     @field_validator("dimensions")
     @classmethod
     def _dimensions_are_of_vectors(cls, value: int | None, info: ValidationInfo) -> int | None:
-        _only(info, "embedding", is_set=value is not None)
+        _require_kind(info, "embedding", is_set=value is not None)
         return value
 
     @field_validator("max_tokens", "system", "long", "temperature", "top_p", "seed", "stop", "retries")
@@ -280,7 +280,7 @@ class Task(JobFilePart):
     def _check_is_of_json(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value == NONCE and info.data.get("kind") == "embedding":
             raise ValueError("is only for tasks that are answered in text; an embedding is a vector")
-        _only(info, "chat", is_set=value == QUOTES)
+        _require_kind(info, "chat", is_set=value == QUOTES)
         # An invalid schema is reported at its own field.
         if value is not None and "output_schema" in info.data:
             schema = info.data["output_schema"]
@@ -372,7 +372,7 @@ def _type_hint(written: str) -> str:
     return f"; types are {', '.join(_TYPES)}"
 
 
-def _only(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:
+def _require_kind(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:
     """Raise ValueError if a field is set that only tasks of another kind have."""
     if is_set and info.data.get("kind") not in (kind, None):
         raise ValueError(f"is for `kind: {kind}`: write  kind: {kind}  above it, or leave it out")

@@ -141,7 +141,7 @@ class WorkerPool:
                 try:
                     value = messages.loads(payload)
                 except ValueError:
-                    self._distrust(task)
+                    self._end_garbled(task)
                     raise Tripped(Trip.CRASH, "garbled") from None
                 yield value
             if task.is_over:
@@ -187,14 +187,14 @@ class WorkerPool:
         for worker in tuple(self._workers):
             # A worker whose values are not read cannot be blamed for its silence.
             if worker.is_silent(now) and (awaited in worker.tasks or self._buffered < BUFFER_BYTES):
-                self._bury(worker)
+                self._handle_death(worker)
 
     def _take_in(self, worker: Worker) -> None:
         try:
             for kind, payload in worker.received():
                 self._handle(worker, kind, payload)
         except EOFError:
-            self._bury(worker)
+            self._handle_death(worker)
 
     def _handle(self, worker: Worker, kind: MessageKind, payload: bytes) -> None:
         if kind is MessageKind.READY:
@@ -237,8 +237,7 @@ class WorkerPool:
         self._waiting.extendleft(reversed(worker.tasks))
         worker.tasks.clear()
 
-    def _bury(self, worker: Worker) -> None:
-        """Handle a dead worker: retry or fail its current task, and requeue its later tasks."""
+    def _handle_death(self, worker: Worker) -> None:
         tripped = worker.end()
         self._workers.remove(worker)
         if not worker.is_ready:
@@ -255,12 +254,12 @@ class WorkerPool:
             task.tries += 1
         self._waiting.extendleft(reversed(worker.tasks))
 
-    def _distrust(self, task: WorkerTask) -> None:
+    def _end_garbled(self, task: WorkerTask) -> None:
         """End a worker whose task returned something other than plain values, if the worker still runs."""
         for worker in tuple(self._workers):
             if task in worker.tasks:
                 worker.garbled()
-                self._bury(worker)
+                self._handle_death(worker)
 
 
 def _cannot_start(why: str) -> StorageError:

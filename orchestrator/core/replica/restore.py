@@ -55,7 +55,7 @@ class FolderCopy:
 
         `step` is called about once a second, and may raise. Raises StorageError or OSError.
         """
-        wanted = {**manifest.files, **{_beside(path): pieces for path, pieces in manifest.images.items()}}
+        wanted = {**manifest.files, **{_temporary_path(path): pieces for path, pieces in manifest.images.items()}}
         self._remove_others(wanted)
         with ThreadPoolExecutor(AT_ONCE, "orch-restore") as pool:
             tasks = [
@@ -73,7 +73,7 @@ class FolderCopy:
         """Complete the folder from the manifest, durably; images come last. Raises as `fetch` does."""
         self.clear_state()
         self.fetch(manifest, step)
-        images = [_beside(path) for path in manifest.images]
+        images = [_temporary_path(path) for path in manifest.images]
         for path in (*manifest.files, *images):
             with (self._root / path).open("rb") as file:
                 os.fsync(file.fileno())
@@ -169,8 +169,8 @@ def _finish(tasks: Sequence[Future[None]], step: Callable[[], None]) -> None:
         step()
 
 
-def _beside(path: str) -> str:
-    """Return the temporary path of a database's image until the folder is complete."""
+def _temporary_path(path: str) -> str:
+    """Return the path of a database's image until the folder is complete."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.ahead" if folder else f".{name}.ahead"
 

@@ -232,13 +232,13 @@ class _Turns:
             self._folder.begin(head.replica, 0)
         manifest = self._restored(generation, is_ahead=is_ahead)
         self._folder.begin(head.replica, head.generation, head.manifest)
-        self._tidied(manifest, generation)
+        self._make_room(manifest, generation)
         source = "from this folder" if is_ahead else f"from {self._storage.url}"
         self._tell(f"active, generation {head.generation}, {source}")
         return Replica(self._storage, generation, manifest, self._folder, is_restored=not is_ahead)
 
-    def _tidied(self, manifest: Manifest, generation: Generation) -> None:
-        """Remove unnamed objects to make room, if the replica allows removal."""
+    def _make_room(self, manifest: Manifest, generation: Generation) -> None:
+        """Remove unnamed objects, if the replica allows removal."""
         try:
             _remove_unnamed(self._storage, manifest, generation)
             generation.renew(RENEW_SECONDS)
