@@ -81,7 +81,7 @@ def _plain(value: Any, name: str = "") -> Any:
         plain = value.translate(_BASE64).rstrip("=") if name == "data" else value
         return plain if name in ("data", "text") else plain.casefold()
     if isinstance(value, float) and not value.is_integer():
-        return float(f"{value:.6g}")  # single precision
+        return float(f"{value:.6g}")  # an echoed number has single precision
     return int(value) if isinstance(value, float) else value
 
 

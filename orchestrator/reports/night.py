@@ -120,7 +120,7 @@ def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST)
 
 class NeedKind(StrEnum):
     JOB = "job"  # the whole job could not continue
-    OUTPUT = "output"  # its rows could not be delivered
+    OUTPUT = "output"  # the job's rows could not be delivered
     CANCELLED = "cancelled"  # the job was ended before it was done
     DEADLINE = "deadline"  # missed, or already passed
     WITHHELD = "withheld"  # the output was held back because of known answers

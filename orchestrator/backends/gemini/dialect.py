@@ -8,7 +8,7 @@ from orchestrator.policy.dialect.openapi_schemas import ask_gemini
 from orchestrator.policy.dialect.rules import By, NotAbove, NotMore, NotTaken, OnlyFields, OnlyValues, TableRule
 from orchestrator.policy.dialect.structured import ask_in_prompt
 
-_GEMINI = ("gemini", "vertex")  # one request at two addresses
+_GEMINI = ("gemini", "vertex")  # the same requests at two addresses
 _ANY = ""
 _SOURCE = "google-genai 3.6.1, types.py: GenerateContentConfig has no such field"
 

@@ -92,7 +92,7 @@ class Client:
         except Exception as error:  # noqa: BLE001  (whatever goes wrong here is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
         try:
-            is_long = len(answer.body) > SMALL  # checking it takes so long that other rows are served meanwhile
+            is_long = len(answer.body) > SMALL  # a long check runs in a thread, so that other rows are served
             reply = await asyncio.to_thread(_reply, path, answer) if is_long else _reply(path, answer)
         except BaseException:
             if answer.place is not None:

@@ -39,7 +39,7 @@ IDLE_SECONDS = 4.0
 ADDRESS_SECONDS = 60.0
 """Seconds for which a name's resolved addresses are reused."""
 LATEST_LOOK = 1.0
-"""Longest seconds between two checks for overdue requests."""
+"""Maximum seconds between two checks for overdue requests."""
 
 
 class ConnectionPool:

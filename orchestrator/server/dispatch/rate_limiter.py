@@ -129,7 +129,7 @@ class RateLimiter:
         return max(0.0, self._requests.free_at - now, self._tokens.free_at - now, self._held_until - now)
 
     def state(self, now: float) -> dict[str, Any]:
-        """Describe the current limits, and how long no row may go."""
+        """Return the current limits, and the seconds until a row may go, as JSON values."""
         return {
             "requests_per_minute": self.requests_per_minute,
             "tokens_per_minute": self.tokens_per_minute,
@@ -137,7 +137,7 @@ class RateLimiter:
         }
 
     def take(self, now: float, tokens: int) -> Ticket:
-        """Count a request that goes now and takes about `tokens`. Requests that may not wait count too."""
+        """Count a request that goes now and takes about `tokens`. Requests sent without waiting count too."""
         self._requests.count(now, 1)
         self._tokens.count(now, tokens)
         return Ticket(tokens, self._requests.counted, self._tokens.counted)

@@ -37,7 +37,7 @@ class UpstreamRefusal(StrEnum):
     """The kinds of refusal that only a person can end."""
 
     KEY = "key"
-    ACCOUNT = "account"  # its credit, its rights, or a key by the words of a message
+    ACCOUNT = "account"  # its credit or rights, or a key that only the message calls bad
 
 
 def key_refusal(status: int) -> UpstreamRefusal | None:
