@@ -100,7 +100,8 @@ def compare(
             findings += differences
         else:
             findings.append(_not_ours(batch, ours.get(batch.shard or "")))
-    findings += (_missing(shard, account) for batch_id, shard in by_batch.items() if _is_missed(shard, seen))
+    unseen = (shard for batch_id, shard in by_batch.items() if batch_id not in seen)
+    findings += (_missing(shard, account) for shard in unseen if is_open(shard))
     findings += _left_behind(ours, files)
     return Comparison(backend, account, len(seen), known, tuple(findings))
 
@@ -108,10 +109,6 @@ def compare(
 def is_open(shard: Shard) -> bool:
     """True if a shard's batch must still exist."""
     return shard.batch_id is not None and shard.state in (ShardState.SUBMITTED, ShardState.ENDED)
-
-
-def _is_missed(shard: Shard, seen: set[str]) -> bool:
-    return is_open(shard) and shard.batch_id not in seen
 
 
 def _differences(shard: Shard, batch: RemoteBatch) -> Iterator[Finding]:

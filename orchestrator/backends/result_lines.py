@@ -160,7 +160,7 @@ def _elements(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the elements of a JSON array. An unreadable remainder becomes the last line."""
     decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
     text, place, is_open = "", 0, False
-    for piece in _texts(chunks):
+    for piece in map(codecs.getincrementaldecoder("utf-8")("replace").decode, chunks):
         text, place = text[place:] + piece, 0
         if not is_open:
             text, is_open = text.lstrip()[1:], True
@@ -175,9 +175,3 @@ def _elements(chunks: Iterable[bytes]) -> Iterator[bytes]:
             break
     if left := text[place:].strip().strip("]").strip():
         yield left.encode("utf-8", "replace")
-
-
-def _texts(chunks: Iterable[bytes]) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for chunk in chunks:
-        yield decoder.decode(chunk)

@@ -25,12 +25,6 @@ NOTHING_SENT = "refused:"
 """Prefix of the id of an upload in which no row could be translated."""
 
 
-def _refused_lines(source: Iterable[bytes], translate: Translate) -> Iterator[bytes]:
-    for custom_id, _, error in translated_rows(source, translate):
-        if error is not None:
-            yield json.dumps(unsent_row(custom_id, error)).encode()
-
-
 def nothing_sent(name: str) -> ApiAnswer:
     """Return the answer to an upload in which no row could be translated."""
     told = {"id": f"{NOTHING_SENT}{name}", "filename": name}
@@ -100,7 +94,9 @@ class TranslatedBatches(ApiBatches):
     def _beside(self, input_path: Path) -> Iterator[bytes]:
         """Yield the lines of rows that were not sent. An adopted batch may have no input file here."""
         with suppress(FileNotFoundError), input_path.open("rb") as source:
-            yield from _refused_lines(source, self._translate)
+            for custom_id, _, error in translated_rows(source, self._translate):
+                if error is not None:
+                    yield json.dumps(unsent_row(custom_id, error)).encode()
 
 
 def all_refused(shard: str, rows: int | None) -> RemoteBatch:

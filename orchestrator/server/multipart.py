@@ -126,7 +126,8 @@ async def receive(
     form = _Form(part, limit)
     try:
         with path.open("xb") as target:
-            parser = MultipartParser(boundary, _callbacks(form))
+            callbacks: Any = {name: getattr(form, name) for name in CALLBACKS}
+            parser = MultipartParser(boundary, callbacks)
             total = 0
             async for chunk in body:
                 parser.write(chunk)
@@ -150,10 +151,6 @@ async def receive(
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-
-
-def _callbacks(form: _Form) -> Any:
-    return {name: getattr(form, name) for name in CALLBACKS}
 
 
 def _end(target: BinaryIO, block: bytearray) -> None:

@@ -84,7 +84,8 @@ class ScalewayAPI(S3FilesAPI):
         batch = {**found, "input_file_id": key, "metadata": metadata_in_file(name)}
         for field in filter(found.get, _RESULTS):
             # Results are in the folder of the input file.
-            result = unquote(_path_of(found[field])).rpartition("/")[2]
+            address = urlsplit(lenient.text(found[field], _LONGEST_ADDRESS))
+            result = unquote(address.path).rpartition("/")[2]
             is_known = result.endswith(FILE_ENDING)
             batch |= {field: f"{folder}/{result}"} if is_known else {field: None, _UNKNOWN: found[field]}
         return batch
@@ -96,7 +97,3 @@ class ScalewayAPI(S3FilesAPI):
         if host == bucket or host.startswith(f"{bucket}."):
             return path
         return path.removeprefix(f"{bucket}/") if host.startswith("s3.") and path.startswith(f"{bucket}/") else None
-
-
-def _path_of(told: object) -> str:
-    return urlsplit(lenient.text(told, _LONGEST_ADDRESS)).path

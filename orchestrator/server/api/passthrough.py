@@ -228,7 +228,8 @@ class _Relay:
         ) as response:
             if not 200 <= response.status <= 599:
                 raise _broken(ValueError())  # a status that HTTP does not have
-            headers = [header for header in _without(response.raw_headers, NOT_ANSWERED) if _is_sound(*header)]
+            passed = _without(response.raw_headers, NOT_ANSWERED)
+            headers = [(name, value) for name, value in passed if _is_name(name) and not _has_control(value)]
             self._started = True
             await send({"type": "http.response.start", "status": response.status, "headers": headers})
             async for part in response.content.iter_any():
@@ -249,10 +250,6 @@ async def _blocks(body: BodyInMemory) -> AsyncIterator[bytes]:
         yield bytes(content[start : start + BLOCK_BYTES])
     del content
     body.drop()
-
-
-def _is_sound(name: bytes, value: bytes) -> bool:
-    return _is_name(name) is not None and _has_control(value) is None
 
 
 def _broken(error: Exception) -> ApiError:

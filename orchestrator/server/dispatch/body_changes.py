@@ -87,7 +87,7 @@ def prepare(
         return sent
     fields = _fields(sent)
     changed = constrained and not _WITHOUT_EFFECT.isdisjoint(fields) and _rewrite(fields)
-    if model is not None and _is_named(fields.get("model"), asked):
+    if model is not None and "model" in fields and read_json(fields["model"]) == asked:
         fields["model"] = msgspec.Raw(_encode(model))
         changed = True
     if tier is not None and not _is_given(fields, _TIER):
@@ -127,10 +127,6 @@ def _fields(body: Content) -> dict[str, msgspec.Raw]:
         return _decode(body)
     except JSON_ERRORS:
         raise BodyError("The body must be a JSON object.", "body") from None
-
-
-def _is_named(model: msgspec.Raw | None, name: str | None) -> bool:
-    return model is not None and read_json(model) == name
 
 
 def _is_given(fields: dict[str, msgspec.Raw], name: str) -> bool:
