@@ -33,7 +33,7 @@ _FIRST, _FIRST_MAC = (
     datetime.datetime.combine(datetime.date(*day), datetime.time()) for day in ((1899, 12, 31), (1904, 1, 1))
 )
 _LEAP, _DAYS = 60, 2_958_466
-"""The day from which Excel counts one too many, and the number of days in its calendar."""
+"""The day number from which Excel's numbers are one too high, and the number of days in its calendar."""
 
 
 def is_old_stream(data: bytes) -> bool:

@@ -124,7 +124,7 @@ def _attached_to(forms: Iterator[Part]) -> Iterator[Part]:
 
 
 def _recovered(part: Part) -> list[Part]:
-    """Return the sections of a mail whose header names a wrong boundary, by the first line that looks like one."""
+    """Return the sections of a mail that states a wrong boundary. The first line that looks like one is used."""
     text = part.get_payload()
     if not isinstance(text, str) or (found := _BOUNDARY.search(text)) is None:
         return []

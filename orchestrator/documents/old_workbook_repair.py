@@ -100,7 +100,7 @@ def _workbook_stream(data: bytes) -> tuple[str, bytearray]:
 
 
 def _without_others(data: bytes, name: str) -> bytes:
-    """Return the file with only its own workbook, as `name`, under a name that the library looks for."""
+    """Rename all other workbooks in the file, so that the library finds only the one called `name`."""
     renamed = bytearray(data)
     with compound.opened(io.BytesIO(data), "spreadsheets") as file:
         own = next(entry for entry in file.root.kids if entry.name.lower() == name.lower())

@@ -77,7 +77,9 @@ def lone(place: RemoteRoot) -> FoundFile:
 
 
 def asked(address: str, ask: Callable[[], Result]) -> Result:
-    """Return `ask()`, retried. Raises InputError if nothing is there or access is denied, otherwise JobFilesError."""
+    """Return `ask()`; temporary failures are retried. Raises InputError if nothing is there or access is denied,
+    otherwise JobFilesError.
+    """
     for pause in (*PAUSES, None):
         began = time.monotonic()
         try:

@@ -23,7 +23,7 @@ _NO_DAYS = ("1899-12-30T", "1899-12-31T")
 """Days that stand for none: the value is a time only."""
 _DURATIONS = ("[h", "[m", "[s")
 _LEAP = datetime.datetime(1900, 3, 1, tzinfo=datetime.UTC)
-"""The day from which Excel counts one too many."""
+"""The day from which Excel's day numbers are one too high."""
 
 
 def holds_xml_sheets(data: bytes) -> bool:

@@ -86,7 +86,9 @@ class CommandSettings:
         return [_stopped_line(line) if line.job.id in stopped else line for line in found]
 
     def removed(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> list[str]:
-        """Return messages about batches of these jobs of this home at backends that orch.toml no longer has."""
+        """Return messages about batches of these jobs at backends that orch.toml lost. Other homes' jobs are
+        skipped.
+        """
         jobs = [line.job for line in lines if not line.state.is_final]
         own = [job.id for job in jobs if job.home == self.home.identity()]
         sent = [shard for job_id in own for shard in shards_of(job_id) if shard.state in AT_BACKEND]
