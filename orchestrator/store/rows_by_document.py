@@ -111,7 +111,9 @@ class RowsByDocument:
         if wanted.task is not None:
             conditions.append(c.task == wanted.task)
         if wanted.text:
-            texts = (column.icontains(wanted.text, autoescape=True) for column in (c.document, c.custom_id))
+            # LIKE of SQLite ignores case. `icontains` also calls lower() for each row, half of the time of a search.
+            contains = ColumnElement.contains if self._db.is_sqlite else ColumnElement.icontains
+            texts = (contains(column, wanted.text, autoescape=True) for column in (c.document, c.custom_id))
             conditions.append(or_(*texts))
         order = [key if is_forward else key.desc() for key in _keys(requests, wanted)]
         found = self._selected(and_(*conditions), most, order)

@@ -51,6 +51,7 @@ def test_rows_are_found_by_state_code_task_and_text(store: Store, letters: Job) 
     assert places(store, letters, state="succeeded", before=2) == [0, 1]
     assert places(store, letters, text="LETTER-7") == [7]
     assert places(store, letters, text="r9") == [9], "custom_ids are looked through too"
+    assert places(store, letters, text="a%B_C") == [0], "case is ignored either way"
     assert places(store, letters, text="%b_") == [0], "what a database takes for a pattern is text"
     assert places(store, letters, text="letter", task="odd") == [3, 5, 7]
 
