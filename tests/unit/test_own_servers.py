@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,10 @@ def test_a_file_that_cannot_be_read_has_no_prices(text: str, tmp_path: Path) -> 
 
 def test_without_a_file_there_are_no_backends() -> None:
     assert hourly_costs(None) == {}
+
+
+def test_a_mistake_elsewhere_in_the_file_hides_no_price(tmp_path: Path) -> None:
+    (tmp_path / "orch.toml").write_text(f"{EVERY_KIND}[retention]\nresults = 3\n")
+    found = hourly_costs(tmp_path / "orch.toml")
+    assert found is not None
+    assert found["gpu"] == Decimal("2.5")
