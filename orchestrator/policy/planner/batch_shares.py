@@ -69,10 +69,13 @@ class BatchShare(Struct, frozen=True):
         return self._wave_by(self.waves, seconds)
 
     def _wave_by(self, wave: int, seconds: float) -> float:
-        run_time = min((seconds + self.age) / wave, self.option.window)
+        option = self.option
+        run_time = min((seconds + self.age) / wave, option.window)
+        if option.silent <= 0:
+            return option.turnaround.by(run_time, self.age)
         # A batch of a silent provider may have ended. It is known to have run only until the last response.
-        ran = max(0.0, self.age - self.option.silent)
-        return self.option.turnaround.by(run_time, ran) * self.answers(seconds)
+        ran = max(0.0, self.age - option.silent)
+        return option.turnaround.by(run_time, ran) * self.answers(seconds)
 
     def runs_on(self, seconds: float, horizon: float) -> float:
         """Return P(no reroute is needed `seconds` from now).
@@ -120,6 +123,8 @@ class BatchShare(Struct, frozen=True):
 
 def done_by(batch_shares: Sequence[BatchShare], seconds: float) -> float:
     """Return P(all batches are done within `seconds`): correlated within a backend, independent between backends."""
+    if len(batch_shares) == 1:
+        return batch_shares[0].by(seconds)
     chances: dict[str, float] = {}
     for batch_share in batch_shares:
         chances[batch_share.option.backend] = min(

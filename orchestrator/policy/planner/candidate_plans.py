@@ -117,16 +117,12 @@ class Judged(Struct, frozen=True):
 
 def latency(candidate: CandidatePlan) -> float:
     """Return the seconds from a reroute until its rows are free (95 %)."""
-    return max((batch_share.free_after for batch_share in candidate.batch_shares), default=0.0)
+    return max([batch_share.option.cancel_seconds for batch_share in candidate.batch_shares], default=0.0)
 
 
 def arrival(candidate: CandidatePlan) -> float:
     """Return the seconds from now until rerouted rows are free (95 %)."""
-    return _arrival(candidate, candidate.reroute_after or 0.0)
-
-
-def _arrival(candidate: CandidatePlan, reroute_after: float) -> float:
-    return max(candidate.free_in, reroute_after + latency(candidate))
+    return max(candidate.free_in, (candidate.reroute_after or 0.0) + latency(candidate))
 
 
 def _usual_arrival(candidate: CandidatePlan) -> float:
@@ -151,9 +147,9 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
         )
     if not candidate.batch_shares or not candidate.fallback:
         return
-    waits = list[tuple[float, float, bool]]()
+    waits, freed = list[tuple[float, float, bool]](), latency(candidate)
     for reroute_after in WAITS:
-        at = _arrival(candidate, reroute_after)
+        at = max(candidate.free_in, reroute_after + freed)
         if at >= capacity.horizon and not late:
             break
         fits = all(one.runs_on(reroute_after, capacity.horizon) >= MIN_BET_CHANCE for one in candidate.unsent)
@@ -185,7 +181,7 @@ def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
 def slips(candidate: CandidatePlan) -> float:
     """Return P(a cancel takes far longer than planned)."""
     coming = candidate.slips if candidate.coming else 0.0
-    return max((batch_share.option.slips for batch_share in candidate.batch_shares), default=coming)
+    return max([batch_share.option.slips for batch_share in candidate.batch_shares], default=coming)
 
 
 def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, coming: bool = False) -> float:
