@@ -22,6 +22,7 @@ from pathlib import Path
 
 from benchmarks.databases import SETTINGS
 from benchmarks.serving import ROOT, Constant, Unavailable, say, write_rows
+from tests.support.webhome import web_home
 
 ROUNDS = 7
 DOCUMENTS = 10
@@ -50,7 +51,8 @@ def main() -> None:
         for number in range(DOCUMENTS):
             (place / "documents" / f"{number}.txt").write_text(f"Contract {number}. " * 40, encoding="utf-8")
         verbs, job = ("validate", "plan", "submit"), str(place / "job.yaml")
-        with _home(place) as used:
+        with _home(place) as used, _home(place) as going:
+            web_home(going, 1000)
             seconds_of(run, place, "orch.toml", used)  # there is a job to show
             found: dict[str, list[tuple[float, float]]] = {}
             for _ in range(ROUNDS):
@@ -65,6 +67,7 @@ def main() -> None:
                         (LIBRARY, (sys.executable, "-c", LIBRARY), "orch.toml", used, 0),
                         ("orch --help", (*ORCH, "--help"), "orch.toml", used, 0),
                         ("orch status", (*ORCH, "status"), "orch.toml", used, 0),
+                        ("orch status, a batch runs", (*ORCH, "status"), f"{going.name}/orch.toml", going, 0),
                         ("orch run, a mistake in orch.toml, a fresh home", run, "broken.toml", empty, 2),
                         ("orch run of one row, a fresh home", run, "orch.toml", fresh, 0),
                         *of_ten,
