@@ -13,7 +13,7 @@ from orchestrator.pipeline.finish.outputs.column_types import (
     Plain,
     Struct,
     Unfit,
-    fit,
+    fitter,
     flattened,
     kind_of,
 )
@@ -99,7 +99,8 @@ PERSON = Struct((("name", TEXT), ("ages", ListOf(INTEGER))))
     ],
 )
 def test_a_value_that_fits(value: Any, kind: Kind, cell: Any) -> None:
-    assert (fit(value, kind), type(fit(value, kind))) == (cell, type(cell))
+    fitted = fitter(kind)(value)
+    assert (fitted, type(fitted)) == (cell, type(cell))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_a_value_that_fits(value: Any, kind: Kind, cell: Any) -> None:
 )  # fmt: skip
 def test_a_value_that_would_lose_something(value: Any, kind: Kind) -> None:
     with pytest.raises(Unfit):
-        fit(value, kind)
+        fitter(kind)(value)
 
 
 def test_a_flat_table_has_no_lists() -> None:
