@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from orchestrator.server.engines.cpu_models import GEMMA, STAMP, TEMPLATE
 from orchestrator.server.engines.install import CONSTRAINTS, fingerprint
 from orchestrator.server.engines.layout import EngineDir
@@ -57,6 +59,7 @@ def test_an_engine_that_ends_ends_the_demo_with_the_end_of_its_log(run_orch: Orc
     assert "EngineCore encountered a fatal error." in ended.stderr
 
 
+@pytest.mark.long
 def test_a_server_that_asks_for_a_key_gets_it(run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path) -> None:
     upstream = make_upstream(api_key="sk-demo")
     command = "demo", "--upstream", upstream.base_url

@@ -20,6 +20,7 @@ from tests.support.hosted_kills import (
 from tests.support.schedules import OTHERS
 
 KILLS = 5
+FIRST, *LATER = OTHERS
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_killed_while_a_batch_api_has_the_rows(
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("other", [FIRST, *(pytest.param(one, marks=pytest.mark.long) for one in LATER)])
 def test_killed_while_another_protocol_has_the_rows(
     other: str,
     seed: int,
