@@ -33,7 +33,7 @@ SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 class TuneRun(Struct, frozen=True):
-    """A run: vLLM `options` (empty: the defaults), the `round`, and rows a second; None if the run failed."""
+    """A run of vLLM with `options` (empty: the defaults); `rows_per_second` is None if the run failed."""
 
     options: tuple[str, ...]
     round: int

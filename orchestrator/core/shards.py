@@ -67,9 +67,9 @@ AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 class Shard(Struct, frozen=True):
     """The rows of a batch, with one backend, endpoint and model. `provider_*` fields are the provider's statements.
 
-    `tokens` estimates the prompts; `max_output` limits the tokens of all answers, None if a row has no limit.
+    `tokens` estimates the prompts' tokens; `max_output` limits the tokens of all answers, None if a row has no limit.
     `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says why the
-    shard waits, `held_code` is the same for programs. `intended_at` is when the intent to send it was last committed,
+    shard waits, and `held_code` says it for programs. `intended_at` is when the intent to send it was last committed.
     `account` is the batch's owner. `status_at` is when `provider_status` last changed, and `started_at` when the
     batch was first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last
     reported the batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the

@@ -1,4 +1,4 @@
-"""A job's terms as their user writes them: options of a command, or arguments of a call."""
+"""How a user writes a job's terms: as options of a command, or as arguments of a call."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def names_of(encoding: str) -> list[str]:
 
 
 def check_name(encoding: str | None) -> None:
-    """Raise InputError if one of the names is not a text encoding that Python knows."""
+    """Raise InputError if a comma-separated name is neither `auto` nor a text encoding that Python knows."""
     for name in names_of(encoding) if encoding is not None else ():
         if name != AUTO and not _is_text_encoding(name):
             raise InputError(

@@ -76,7 +76,7 @@ def ods_sheets(data: bytes, package: Package | None, shown: Callable[[float], st
 
 
 class OdsParts:
-    """Lines of each sheet besides its cells."""
+    """The text of each sheet that is outside its cells, such as comments and shapes."""
 
     def __init__(self, sheets: Sequence[OdsSheet]) -> None:
         self.losses = Losses({"embedded file": sum(sheet.embedded for sheet in sheets)})

@@ -107,7 +107,7 @@ def encrypted() -> ExtractionError:
 
 @contextmanager
 def damage_as(what: str) -> Iterator[None]:
-    """Turn any error into that of a damaged `what`, except ExtractionError and MemoryError."""
+    """Turn any error except ExtractionError and MemoryError into the error for a damaged `what`."""
     try:
         yield
     except (ExtractionError, MemoryError):

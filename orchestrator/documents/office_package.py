@@ -107,7 +107,7 @@ class Package:
         parse(self.pieces(part), start, end, characters)
 
     def check_unread(self) -> None:
-        """Unpack unread parts until the others cannot exceed the limit together."""
+        """Unpack unread parts, the largest first, until those left cannot exceed the limit even together."""
         unread = sorted(
             (entry for entry in self._entries if entry not in self._read), key=lambda one: one.compress_size
         )

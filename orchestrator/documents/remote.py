@@ -33,7 +33,7 @@ AT_ONCE = 8
 LONG_SECONDS = 20.0
 """A request that took this long is not retried: the storage's library has already retried."""
 PAUSES = (0.2, 1.0)
-"""Seconds between retries."""
+"""Seconds to wait before each retry."""
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "Last-Modified", "modified", "created")
 Result = TypeVar("Result")

@@ -231,7 +231,7 @@ class Context(CommandSettings):
     def _waits_for_retries(
         self, line: JobLine, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]
     ) -> bool:
-        """Return True if every open row waits for its next attempt. A forecast by the speed so far would be wrong."""
+        """True if every open row waits for its next attempt: a forecast from the speed so far would be wrong."""
         from orchestrator.pipeline.refused_rows import rows_in_back_off
 
         left = waiting = line.left

@@ -206,7 +206,7 @@ class _Dataset(_Library):
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:
             return iter([{} for _ in range(len(self._frame))])
-        # Without format, rows are Python values, whatever the caller has set for the dataset.
+        # Without a format, rows hold plain Python values, whatever format the caller has set on the dataset.
         return (dict(row) for row in self._frame.with_format(None).select_columns(list(names)))
 
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:

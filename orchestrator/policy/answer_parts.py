@@ -62,7 +62,7 @@ def content_text(content: Any, *, is_response: bool = False) -> str | None:
 
 
 def refusal_text(refusal: Any, content: Any = None) -> str | None:
-    """Return the refusal that a message or one of its parts marks, or None."""
+    """Return the refusal stated in a message or in its parts; None if there is none."""
     if refusal:
         return refusal if isinstance(refusal, str) else msgspec.json.encode(refusal).decode()
     parts = content if isinstance(content, list) else ()

@@ -21,7 +21,7 @@ REFUSED = "preflight_refused"
 _REQUEST_STATUSES = frozenset({400, 422})
 _NOT_FOUND = 404
 _KINDS = ("response_format", "text")
-"""Fields whose kind counts besides their name: a model may accept one kind and refuse another."""
+"""Fields told apart by kind as well as by name: a model may accept one kind and refuse another."""
 
 
 class PreflightFinding(StrEnum):

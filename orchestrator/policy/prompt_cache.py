@@ -39,7 +39,7 @@ class CacheRules(Struct, frozen=True):
     lives: tuple[CacheLife, ...]
 
     def life(self, usual_seconds: float) -> CacheLife | None:
-        """Return the shortest life that outlives batches that usually take this long."""
+        """Return the shortest life of at least `SPARE` times a batch's usual seconds; None if all are shorter."""
         return next((life for life in self.lives if usual_seconds * SPARE <= life.seconds), None)
 
 

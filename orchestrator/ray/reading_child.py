@@ -1,5 +1,6 @@
-"""Calls as tasks on a Ray cluster; run by path with the cluster's own Python. Uses only the standard library and
-Ray.
+"""Runs calls as tasks on a Ray cluster.
+
+Started by its path with the cluster's own Python; uses only the standard library and Ray.
 
 python reading_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
 

@@ -212,7 +212,7 @@ KINDS: Mapping[str, str] = {
     "aistudio": '"gemini"', "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
     **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "sync")},
 }  # fmt: skip
-"""Kinds of backends by the words users may write for them, besides the kinds of hosted backends."""
+"""The `kind` to suggest for each word that a user may write instead; kinds of hosted backends are added later."""
 
 
 _SHAPES: Mapping[str, str] = {

@@ -74,7 +74,7 @@ def _refuse_long_number(text: str, path: Path) -> None:
 
 
 def refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
-    """Raise InputError for NUL or a lone surrogate, which no file name, database or JSON accepts."""
+    """Raise InputError for a NUL or a lone surrogate, which file names, databases and UTF-8 cannot hold."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             refuse_no_text(str(key), (*place, str(key)), lines, path)

@@ -86,7 +86,7 @@ class FireworksAPI(HttpAPI):
             try:
                 self._post(self._datasets, {"datasetId": dataset, "dataset": told})
             except ApiRefusal as refusal:
-                # The id encodes name and bytes: an earlier call created this dataset, and may have filled it.
+                # On a conflict, an earlier call created this dataset, since the id encodes the file's name and bytes.
                 if refusal.status != HTTPStatus.CONFLICT:
                     raise
                 if self._is_ready(dataset):

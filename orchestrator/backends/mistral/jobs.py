@@ -1,6 +1,7 @@
 """Mistral's batch jobs in OpenAI's shape. Pure.
 
-Sources: mistralai 3.7.0 (client/jobs.py, client/files.py, extra/batch/client.py), a recorded batch, Mistral's guide.
+Sources: mistralai 3.7.0 (client/jobs.py, client/files.py, extra/batch/client.py), a recorded batch,
+and Mistral's guide.
 """
 
 from __future__ import annotations

@@ -45,7 +45,10 @@ class AccessTokens(httpx2.Auth):
         yield request
 
     def _put(self, headers: MutableMapping[str, str]) -> None:
-        """Raises ApiRefusal for missing or refused credentials, ConnectError if no token comes."""
+        """Add the access token to a request's headers.
+
+        Raises ApiRefusal if credentials are missing or refused, and ConnectError if no token can be fetched.
+        """
         with self._lock:
             try:
                 if self._found is None:

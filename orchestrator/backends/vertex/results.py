@@ -24,7 +24,10 @@ Json = dict[str, Any]
 
 
 def request_lines(source: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the line of each row that has a counterpart. Raises InputError for a line that is not a request."""
+    """Yield Vertex's request line for each row that can be translated.
+
+    Raises InputError for a line that is not a request.
+    """
     for _, request in sent_rows(source, translate):
         yield msgspec.json.encode({"request": request}) + b"\n"
 

@@ -246,8 +246,8 @@ class WorkerPool:
                 raise _cannot_start(str(tripped))
         elif worker.tasks:
             task = worker.tasks[0]
-            # Retry in a fresh process: the previous task may have broken a library or filled the memory, and a
-            # machine without memory kills any process.
+            # Otherwise retry in a fresh process: an earlier task may have broken a library or filled the memory,
+            # and a machine that is out of memory may kill any process.
             if tripped.trip is Trip.TIME or task.tries or task.has_given:
                 task.fault = tripped
                 self._finish(worker)

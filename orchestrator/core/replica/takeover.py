@@ -248,7 +248,7 @@ class _Turns:
             self._tell(f"{error.message}; continuing")
 
     def _restored(self, generation: Generation, *, is_ahead: bool) -> Manifest:
-        """Bring the folder to the current manifest and return it; temporary errors are retried."""
+        """Return the current manifest, after updating the folder unless it is ahead. Retries temporary failures."""
         told = ""
         while True:
             try:

@@ -1,7 +1,7 @@
 """Numbered heads, each with the active process and the current manifest. No number can be written twice.
 
-Every commit, renewal, take-over and release writes the next head. A process is superseded once another process has
-written that number, even if the superseded process does not know.
+Every commit, renewal, take-over and release writes the head with the next number. If another process has written that
+number first, this process is superseded, even before it notices.
 """
 
 from __future__ import annotations

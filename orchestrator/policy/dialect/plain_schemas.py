@@ -41,7 +41,7 @@ def _plain(part: Any, root: Json, field: str, within: tuple[str, ...], *, is_nam
 
 
 def _forms(part: Json) -> list[Json]:
-    """Return a form for each type, if the types are a list or the values include null; otherwise an empty list."""
+    """Return one schema per type if `type` is a list or `enum` includes null; otherwise an empty list."""
     kinds, values = part.get("type"), part.get("enum")
     has_null = isinstance(values, list) and None in values
     if not isinstance(kinds, list) and not has_null:

@@ -29,7 +29,10 @@ MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
 """Polls may see the first and last row of a shard together: `MIN_ROWS` rows are assumed to take at least `MIN_SPAN`.
 """
 MIN_LEFT_SHARE = 0.3
-"""Rows that must be left at a sample, per row done since the last sample."""
+"""Minimum rows left at a sample, as a share of the rows done since the previous sample.
+
+With fewer left, the interval says nothing about the speed.
+"""
 _FINAL = frozenset(status for status in BatchStatus if status.is_final)
 
 

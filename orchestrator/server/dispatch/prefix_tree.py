@@ -87,7 +87,7 @@ class Tree:
         sizes = array("I", bytes(4 * len(self._levels)))
         for node in self._node_of:
             sizes[node] += 1
-        # From here on: the start of each node's rows, which `place` advances.
+        # The loop below replaces each size with the start of the node's rows; `place` then advances the starts.
         self._starts = sizes
         heads = array("I", bytes(4 * len(self._levels)))
         bounds, hashes = array("I"), array("I")

@@ -1,8 +1,9 @@
-"""Spaces requests evenly to keep an upstream's published rates, corrected by its answers. Pure.
+"""Spaces requests evenly to stay within an upstream's published rates, corrected by its answers. Pure.
 
-Each request takes its time at the even rate, and nothing is sent before that time is over. So no minute has more
-requests than the limit. No minute exceeds the token limit by more than one row, whose tokens are known only
-afterwards. There is no burst at the start, and a wake-up of up to SLACK seconds late costs nothing.
+Each request occupies a slot as long as the even rate allows, and the next is sent only when the slot has passed.
+So no minute has more requests than the limit. No minute exceeds the token limit by more than one row, whose tokens
+are known only afterwards. There is no burst at the start, and a wake-up that is up to SLACK seconds late costs
+nothing.
 
 Headers of answers (`x-ratelimit-*`, `anthropic-ratelimit-*`) correct the rates, since others may use the same
 account. A 429 stops sending for as long as the answer says, or for growing pauses. Times are seconds of the caller's

@@ -1,4 +1,4 @@
-"""Rows that an upstream refused or failed and that will be retried. They explain why a batch is slow."""
+"""Rows that an upstream refused or could not answer, and that will be retried: they explain a slow batch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,10 @@ from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.request_lines import lines
 
 LONGEST_LINE = MAX_LINE_BYTES + 64 * 1024
-"""An answer's line is at most as long as a request's. An error's line may hold an id as long as a request."""
+"""Longest line of a result file.
+
+An answer's line is at most as long as a request's. An error's line may repeat an id of that length, plus the error.
+"""
 
 _decode = json_decoder(ResultLine).decode
 

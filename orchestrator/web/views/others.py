@@ -83,7 +83,10 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _last_two_runs(over: Sequence[Job]) -> list[tuple[str, JobId]]:
-    """Return the newest run that has an earlier run of the same job, and that run. Otherwise, the two newest jobs."""
+    """Return the newest run that repeats a job, after the run before it, or else the two newest jobs, older first.
+
+    Empty if there are fewer than two jobs.
+    """
     for number, job in enumerate(over):
         earlier = next((one for one in over[number + 1 :] if one.series == job.series), None)
         if earlier is not None:
