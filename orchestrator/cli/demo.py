@@ -24,6 +24,8 @@ JOB = Path(__file__).with_name("demo_job.yaml")
 NOWHERE = "http://127.0.0.1:1/v1"
 # Dollars per hour of a two-core machine, roughly. With a price, the cost report has something to show.
 COST_PER_HOUR = "0.08"
+# All rows are at the engine at once, and a slow CPU takes more than the usual ten minutes for the last of them.
+REQUEST_TIMEOUT = 3600
 SHOWN = 8
 CHECK_SECONDS = 1.0
 # Families in the job's schema, by the names that package metadata uses.
@@ -86,7 +88,7 @@ def _configure(folder: Path, url: str, model: str, api_key_env: str | None) -> N
     key = "" if api_key_env is None else f"api_key_env = {json.dumps(api_key_env)}\n"
     (folder / "orch.toml").write_text(
         f'home = "home"\n[backends.local]\nupstreams = ["{url}"]\nlocation = "local"\n'
-        f'cost_per_hour = {COST_PER_HOUR}\n{key}[models]\nsmall = "{model}"\n',
+        f'cost_per_hour = {COST_PER_HOUR}\nrequest_timeout = {REQUEST_TIMEOUT}\n{key}[models]\nsmall = "{model}"\n',
         encoding="utf-8",
     )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from orchestrator.server.engines.cpu_launch import ENVIRONMENT
 from orchestrator.server.engines.cpu_models import GEMMA, STAMP, TEMPLATE
 from orchestrator.server.engines.install import CONSTRAINTS, fingerprint
 from orchestrator.server.engines.layout import EngineDir
@@ -57,6 +59,9 @@ def test_an_engine_that_ends_ends_the_demo_with_the_end_of_its_log(run_orch: Orc
     assert ended.returncode == 4
     assert "the engine ended with code 1; the end of its log:" in ended.stderr
     assert "EngineCore encountered a fatal error." in ended.stderr
+    backend = tomllib.loads((tmp_path / "orch-demo" / "orch.toml").read_text("utf-8"))["backends"]["local"]
+    step = ENVIRONMENT["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]
+    assert str(backend["request_timeout"]) == step, "a row may take as long as a step of the engine"
 
 
 @pytest.mark.long
