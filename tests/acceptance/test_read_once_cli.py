@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
+from orchestrator.documents.unchanged_files import stamp
 from tests.support.cli import Orch, write_config
 from tests.support.opened import opened
-from tests.support.process import Upstream
+from tests.support.process import Upstream, wait_until
 
 JOB = """\
 name: letters
@@ -18,7 +18,6 @@ tasks:
   - {id: facts, model: small, prompt: List the facts.}
 models: {small: some-model}
 """
-HOUR = 3600
 
 
 def test_a_document_is_read_once_a_night(tmp_path: Path, orch_home: Path, upstream: Upstream, run_orch: Orch) -> None:
@@ -29,9 +28,8 @@ def test_a_document_is_read_once_a_night(tmp_path: Path, orch_home: Path, upstre
     for number in range(60):
         (folder / f"{number}.txt").write_text(f"Letter {number} says enough to be a document.", encoding="utf-8")
         (folder / f"{number}.html").write_text(f"<p>Page {number} says enough, too.</p>", encoding="utf-8")
-    yesterday = time.time() - 24 * HOUR
-    for path in folder.iterdir():  # a file that has just changed is read once more in the next night
-        os.utime(path, (yesterday, yesterday))
+    # A file that has just changed is read once more in the next night.
+    wait_until(lambda: all(stamp(str(path), "", time.time_ns()) for path in folder.iterdir()))
 
     with opened(folder) as first:
         assert run_orch("run", str(job)).returncode == 0
