@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -53,18 +54,30 @@ def main(argv: Sequence[str] = ()) -> None:
             source = folder / f"rows-{rows}.jsonl"
             write(source, rows)
             note(f"{rows:,} rows, {source.stat().st_size / 2**20:.0f} MB")
-            ours = _ours(folder / f"home-{rows}", source, provider)
-            plain = _plain(folder / f"plain-{rows}", source, provider)
+            ours, plain = list[Cost](), list[Cost]()
+            for number in range(chosen.rounds):
+                ours.append(_ours(folder / f"home-{rows}-{number}", source, provider))
+                plain.append(_plain(folder / f"plain-{rows}-{number}", source, provider))
+            ratio = statistics.median(one.cpu / other.cpu for one, other in zip(ours, plain, strict=True))
             say(
-                f"hosted {rows:,} rows: orch {ours.cpu / rows * 1e6:.0f} µs of CPU a row, {ours.seconds:.0f} s, "
-                f"{ours.peak:.0f} MB peak; a script that tracks nothing {plain.cpu / rows * 1e6:.0f} µs, "
-                f"{plain.seconds:.0f} s, {plain.peak:.0f} MB; ratio {ours.cpu / plain.cpu:.1f}x"
+                f"hosted {rows:,} rows, {chosen.rounds} rounds: orch {_told(ours, rows)}; a script that tracks "
+                f"nothing {_told(plain, rows)}; ratio {ratio:.1f}x"
             )
+
+
+def _told(found: Sequence[Cost], rows: int) -> str:
+    cpus = [one.cpu / rows * 1e6 for one in found]
+    seconds, peak = (statistics.median(values) for values in ([c.seconds for c in found], [c.peak for c in found]))
+    return (
+        f"{statistics.median(cpus):.0f} µs of CPU a row [{min(cpus):.0f}, {max(cpus):.0f}], {seconds:.0f} s, "
+        f"{peak:.0f} MB peak"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks hosted", description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--rounds", type=int, default=1, help="of both in turn")
     return parser
 
 
