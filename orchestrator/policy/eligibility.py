@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 
 NOT_AT_ONCE = "it does not answer at once"
+NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
 
 
 class Candidate(Struct, frozen=True):
@@ -82,7 +83,7 @@ def _objection(
     names: Mapping[str, str | None],
 ) -> str | None:
     if local_only and candidate.location != "local":
-        return 'the job is local only, and this backend does not have location = "local"'
+        return NOT_LOCAL
     if allowed is not None and candidate.name not in allowed:
         return f"the job allows {', '.join(allowed) or 'none'}"
     if wanted is not None and candidate.name != wanted:

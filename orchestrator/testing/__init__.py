@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.backends import NO_CANCEL, Backend, BatchOrder, Intent, RemoteBatch, Sighting
-from orchestrator.core.batch_api import BatchStatus
+from orchestrator.core.batch_api import CHAT, BatchStatus
 from orchestrator.core.errors import BackendRefused, Uncertain
 
-CHAT = "/v1/chat/completions"
 DAY = 86_400
 
 

@@ -6,17 +6,15 @@ the same answers are then found and re-asked again.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.core import batch_api
-from orchestrator.core.errors import JobFilesError
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job, Outcome, Span
 from orchestrator.core.shards import Shard
+from orchestrator.pipeline.collect.appended_requests import append_requests
 from orchestrator.policy import reask_lines
 from orchestrator.policy.answer_text import text_of
 from orchestrator.settings.home import Home
@@ -38,30 +36,17 @@ def reask_rows(
     """Book failed answers, and let their rows wait with requests that state the fault. Raises JobFilesError."""
     if not failed:
         return
-    path = home.requests(shard.job_id)
-    try:
-        spans = _written(path, home, shard, failed)
-    except OSError as error:
-        raise JobFilesError(f"cannot use {path}: {error}", hint="free disk space, then run it again") from error
+    spans = append_requests(home.requests(shard.job_id), _mended_lines(home, shard, failed))
     store.escalations.reask_rows(shard, [settled for _, settled in failed], spans, now)
 
 
-def _written(
-    path: Path, home: Home, shard: Shard, failed: Sequence[tuple[InShard, Settled]]
-) -> dict[int, Span]:  # fmt: skip
-    spans: dict[int, Span] = {}
-    with path.open("rb") as source, path.open("ab") as target:
+def _mended_lines(home: Home, shard: Shard, failed: Sequence[tuple[InShard, Settled]]) -> Iterator[tuple[int, bytes]]:
+    with home.requests(shard.job_id).open("rb") as requests:
         for row, settled in failed:
             outcome = settled.outcome
-            original = _read(source, row.first or row.span)
-            line = reask_lines.mended(
-                original, _answer(home, shard, outcome), outcome.error_code or "", outcome.error_message or ""
-            )
-            spans[row.seq] = Span(target.tell(), len(line))
-            target.write(line + b"\n")
-        target.flush()
-        os.fsync(target.fileno())
-    return spans
+            original = _read(requests, row.first or row.span)
+            answer = _answer(home, shard, outcome)
+            yield row.seq, reask_lines.mended(original, answer, outcome.error_code or "", outcome.error_message or "")
 
 
 def _read(file: BinaryIO, span: Span) -> bytes:

@@ -6,15 +6,13 @@ unused line, and the request is made again. If a part fails, the row of the docu
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 
 from orchestrator.core import batch_api
-from orchestrator.core.errors import JobFilesError
 from orchestrator.core.json_decoders import json_decoder
-from orchestrator.core.model import FinishedRow, Job, RequestState, Span
+from orchestrator.core.model import FinishedRow, Job, RequestState
+from orchestrator.pipeline.collect.appended_requests import append_requests
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_text import text_of
 from orchestrator.policy.coded_lines import bare_text
@@ -41,7 +39,8 @@ def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
     while complete := store.stages.complete(job.id, CHUNK):
         made = {of.seq: _request_of(store, home, job, of, tasks[of.task]) for of in complete}
         faults = [fault for fault in made.values() if isinstance(fault, UnaskedRow)]
-        spans = _written(home.requests(job.id), {seq: line for seq, line in made.items() if isinstance(line, bytes)})
+        lines = [(seq, line) for seq, line in made.items() if isinstance(line, bytes)]
+        spans = append_requests(home.requests(job.id), lines) if lines else {}
         moved += store.stages.made(job.id, spans, faults, now)
     return bool(moved)
 
@@ -66,19 +65,3 @@ def _answers(home: Home, parts: Sequence[FinishedRow], task: Task) -> Iterator[s
             yield bare_text(text_of(_decode_result(line)) or "", task.output_schema)
     finally:
         lines.close()
-
-
-def _written(path: Path, lines: dict[int, bytes]) -> dict[int, Span]:
-    if not lines:
-        return {}
-    spans: dict[int, Span] = {}
-    try:
-        with path.open("ab") as file:
-            for seq, line in lines.items():
-                spans[seq] = Span(file.tell(), len(line))
-                file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise JobFilesError(f"cannot use {path}: {error}", hint="free disk space, then run it again") from error
-    return spans

@@ -6,12 +6,13 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from itertools import pairwise
 
 from msgspec import Struct
 
 from orchestrator.core.durations import DAY, HOUR, MINUTE
+from orchestrator.policy.forecast.observed_nights import night_of
 from orchestrator.policy.forecast.words import source
 
 # Conservative: OpenRouter published a median of 7 minutes and 90 % within the hour; users report 8 to 24 hours.
@@ -142,7 +143,7 @@ def turnaround(seen: Sequence[SeenBatch], *, rows: int, at: datetime) -> Turnaro
         survival *= max(0.0, 1.0 - (PRIOR_NIGHTS * (before - prior) + ended) / running) if running > 1e-9 else 1.0
         at_risk, before = at_risk - leaving, prior
         curve.append(survival)
-    count = len({_night(one.at) for one in seen})
+    count = len({night_of(one.at) for one in seen})
     return Turnaround(tuple(curve), source(count, "nights", ENOUGH_NIGHTS), count >= ENOUGH_NIGHTS)
 
 
@@ -153,23 +154,23 @@ def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> lis
     """Return the slowest batch of each hour with its weight. The hours of a night weigh at most 1 together."""
     nights: dict[date, dict[datetime, list[SeenBatch]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
-        nights[_night(one.at)][one.at.replace(minute=0, second=0, microsecond=0)].append(one)
+        nights[night_of(one.at)][one.at.replace(minute=0, second=0, microsecond=0)].append(one)
     earlier, tonight = [], []
     for night, hours in nights.items():
         slowest = [max(batches, key=lambda one: (one.seconds, not one.ended)) for batches in hours.values()]
         likeness = [_likeness(one, rows, at) for one in slowest]
         total = max(1.0, sum(likeness))
         weighted = [(weight / total, one) for weight, one in zip(likeness, slowest, strict=True)]
-        if night == _night(at):
+        if night == night_of(at):
             tonight = weighted
         else:
             earlier += weighted
     others = PRIOR_NIGHTS + sum(weight for weight, _ in earlier)
     if odds := _persistence_odds(nights, at):
-        last = max(night for night in nights if night < _night(at))
-        newest = sum(weight for weight, one in earlier if _night(one.at) == last)
+        last = max(night for night in nights if night < night_of(at))
+        newest = sum(weight for weight, one in earlier if night_of(one.at) == last)
         more = 1.0 + odds * others / newest
-        earlier = [(weight * (more if _night(one.at) == last else 1.0), one) for weight, one in earlier]
+        earlier = [(weight * (more if night_of(one.at) == last else 1.0), one) for weight, one in earlier]
         others = PRIOR_NIGHTS + sum(weight for weight, _ in earlier)
     return earlier + [(weight * TONIGHT_WEIGHT * others, one) for weight, one in tonight]
 
@@ -179,7 +180,7 @@ def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch
 
     The weight is the odds of the autocorrelation of run times from night to night, which fades with idle days.
     """
-    earlier = sorted(night for night in nights if night < _night(at))
+    earlier = sorted(night for night in nights if night < night_of(at))
     if len(earlier) < 2:
         return 0.0
     slowest = [
@@ -194,12 +195,8 @@ def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch
     deviations = [max(math.log(one.seconds) - mean, -math.inf if one.ended else 0.0) for one in slowest]
     covariance = sum(a * b for a, b in pairwise(deviations))
     share = max(0.0, covariance) / (_PRIOR_SQUARES + sum(each * each for each in deviations))
-    share = math.pow(share, (_night(at) - earlier[-1]).days)
+    share = math.pow(share, (night_of(at) - earlier[-1]).days)
     return share / (1.0 - share)
-
-
-def _night(at: datetime) -> date:
-    return (at - timedelta(hours=12)).date()
 
 
 def _likeness(one: SeenBatch, rows: int, at: datetime) -> float:

@@ -10,6 +10,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from msgspec.structs import replace
 
 from orchestrator.core.model import PICO
+from orchestrator.policy.eligibility import NOT_LOCAL
 from orchestrator.policy.forecast import NORMAL
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, arrival, is_in_time
@@ -25,7 +26,6 @@ from orchestrator.policy.planner.types import (
     Terms,
 )
 
-NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
 LIKELY = 0.5
 """Least P(in time) of a batch that takes over rows from an option that proves too slow."""
 LATER_ROWS_SHARE = 0.75
