@@ -1,10 +1,10 @@
-"""Limits on connections to this program's servers: their number, and the time of each step.
+"""Limits on connections to orch's servers: their number, and the time of each step.
 
-A client can open connections and then send nothing, half a request, or never read an answer. So each step has a time
-limit, and the number of connections is capped. At the cap, a new connection replaces the connection that
-has kept the server waiting longest. Part of the cap is reserved for connections that have shown a valid key.
+A client can open connections and send nothing, send half a request, or never read an answer. So each step has a time
+limit, and the number of connections is capped. At the cap, a new connection replaces the connection that has kept the
+server waiting longest. Part of the cap is reserved for connections that have shown a valid key.
 
-This module uses no library; `guarded_server` puts it between uvicorn and an application.
+This module needs no web server; `guarded_server` puts it between uvicorn and an application.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class Connection:
         return self._guard.patience
 
     def opened(self, transport: asyncio.Transport) -> bool:
-        """Register the connection; False if it must be refused."""
+        """Register the connection. Return False if it must be refused."""
         self.transport = transport
         self.since = now()
         return self._guard.admit(self)
 
     def heard(self) -> None:
-        """Note received bytes. Bytes of a head do not restart the clock, since a head is short and has one time
+        """Note that bytes arrived. Bytes of a request head do not restart the clock: the whole head has one time
         limit.
         """
         if self.phase is Phase.IDLE:
@@ -116,12 +116,12 @@ class Connection:
             self._move(Phase.IDLE)
 
     def unsent(self) -> int:
-        """Return the bytes of answers still in the transport."""
+        """Return the number of answer bytes still in the transport's buffer."""
         assert self.transport is not None
         return self.transport.get_write_buffer_size()
 
     def _received_bytes(self, unsent: int) -> int:
-        """Return the bytes of answers that the client has received; bytes still in the kernel do not count."""
+        """Return the number of answer bytes that the client has received, without bytes still in the kernel."""
         assert self.transport is not None
         queued = array("i", [0])
         bound = self.transport.get_extra_info("socket")
@@ -144,11 +144,11 @@ class Connection:
         return sent - before < patience.answer * patience.least_rate
 
     def moved(self) -> int:
-        """Return the bytes that the client has received since `is_stalled` last started its clock."""
+        """Return the number of bytes that the client has received since `is_stalled` last started its clock."""
         return 0 if self._mark is None else self._received_bytes(self.unsent()) - self._mark[1]
 
     def close(self, reason: Closed) -> None:
-        """Close the connection immediately, drop unread bytes, and count the reason."""
+        """Close the connection immediately, drop its unsent bytes, and count the reason."""
         self._guard.closed[reason] += 1
         self.abort()
 
@@ -158,7 +158,7 @@ class Connection:
         self.transport.abort()
 
     def too_slow(self) -> None:
-        """Count a body that did not arrive in time; its receiver refuses the request."""
+        """Count a body that did not arrive in time. The code that reads the body refuses the request."""
         self._guard.closed[Closed.BODY] += 1
 
     def _move(self, phase: Phase) -> None:
@@ -168,7 +168,7 @@ class Connection:
 
 
 class Connections:
-    """Every open connection of a server: at most `most`, with `reserved` of them only for clients with a key.
+    """The open connections of a server: at most `most`, of which `reserved` are only for clients with a valid key.
 
     `buffered` limits the bytes of all unread answers.
     """
@@ -203,7 +203,9 @@ class Connections:
         return len(self._open) - self._trusted
 
     def admit(self, connection: Connection) -> bool:
-        """Add a connection; at the limit close another one, or return False if none can be closed."""
+        """Add a connection. At the limit, close the longest-waiting connection; return False if none can be
+        closed.
+        """
         is_crowded = self.strangers >= self.most - self.reserved
         if is_crowded or len(self._open) >= self.most:
             found = next(iter(self._strangers), None)
@@ -241,13 +243,13 @@ class Connections:
         return self._known if connection.is_trusted else self._strangers
 
     def enter_queue(self, connection: Connection) -> None:
-        """Add a waiting connection to the queue of its phase."""
+        """Add a connection to the queue of its kind, trusted or not, unless it is busy."""
         queue = self._queue(connection)
         if queue is not None and connection in self._open:
             queue[connection] = None
 
     def leave_queue(self, connection: Connection) -> None:
-        """Remove a connection from the queue of its phase."""
+        """Remove a connection from the queue of its kind, trusted or not."""
         queue = self._queue(connection)
         if queue is not None:
             queue.pop(connection, None)
@@ -269,7 +271,10 @@ class Connections:
             self._make_room(unread - self._buffered)
 
     def _make_room(self, excess: int) -> None:
-        """Close connections with unread answers until `excess` bytes are free; the slowest and largest go first."""
+        """Close connections to free `excess` bytes of unread answers.
+
+        The slowest connections go first, and the largest of equally slow connections.
+        """
         unread = [connection for connection in self._open if connection.unsent()]
         for connection in sorted(unread, key=lambda each: (each.moved(), -each.unsent())):
             if excess <= 0:
@@ -279,5 +284,5 @@ class Connections:
 
 
 def now() -> float:
-    """Return the event loop's time."""
+    """Return the time of the running event loop, in seconds."""
     return asyncio.get_running_loop().time()

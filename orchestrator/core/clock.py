@@ -1,8 +1,8 @@
-"""The clock of the whole program. Tests and simulations set the clock to run through other nights.
+"""The clock of the whole program. Tests and simulations set it to run through other nights.
 
-`ORCH_NOW` (an ISO time) sets its start; from there it advances with the process. `ORCH_CLOCK` names a file that
-several processes share and that may change while they run. Its `{"at": ISO time, "since": Unix seconds, "speed":
-factor}` means `at + (Unix time now - since) x speed`.
+`ORCH_NOW` (an ISO time) sets the time at which the process starts; from there the clock runs normally. `ORCH_CLOCK`
+names a file that several processes share and that may change while they run. Its `{"at": ISO time, "since": Unix
+seconds, "speed": factor}` means `at + (Unix time now - since) x speed`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def day(at: datetime) -> str:
 
 
 def night_of(at: datetime, zone: tzinfo | None = None) -> date:
-    """Return the date that names the night of a moment: the day on which that night began.
+    """Return the date of the night that contains a moment: the day on which that night began.
 
     A night lasts from noon to noon, in `zone` or this machine's time zone.
     """

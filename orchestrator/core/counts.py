@@ -1,11 +1,11 @@
-"""Numbers of a job's rows by state."""
+"""Counts of a job's rows by state."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 MARKED = ("cut", "repaired", "odd_ends", "unverifiable")
-"""Flags of accepted answers that are counted separately."""
+"""Flags of accepted answers that have their own counts."""
 
 
 def number_of(number: int, noun: str) -> str:
@@ -20,7 +20,7 @@ def number_that(number: int, noun: str, verb: str) -> str:
 
 
 class Counts(Struct, frozen=True):
-    """Requests of a job by state, derived from the rows on each call.
+    """Number of a job's requests in each state, computed from the rows on each call.
 
     `cut` counts the successful requests whose answer ended at `max_tokens`.
     """
@@ -42,7 +42,7 @@ class Counts(Struct, frozen=True):
 
     @property
     def done(self) -> int:
-        """Number of requests that were answered or failed, without cancelled and expired requests."""
+        """Number of requests that succeeded or failed. Cancelled and expired requests do not count."""
         return self.succeeded + self.failed
 
     @property

@@ -26,7 +26,7 @@ def window_seconds(text: str) -> int | None:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in useful detail: `41 s`, `3 min 20 s`, `41 min`, `1 h 10 min`, `24 h`, `7 d`."""
+    """Format a duration with at most two units: `41 s`, `3 min 20 s`, `41 min`, `1 h 10 min`, `24 h`, `7 d`."""
     whole = max(0, round(seconds))
     if whole < MINUTE:
         return f"{whole} s"
@@ -46,7 +46,10 @@ def _two(whole: int, large: int, name: str, small: int, small_name: str) -> str:
 
 
 def pace_words(per_second: float) -> str:
-    """Format a rate in a unit that makes it one or more: `12.5 rows/s`, `3.0 rows/min`, `1.0 rows/h`."""
+    """Format a rate per second, minute or hour: the first unit with at least one row, else the hour.
+
+    Examples: `12.5 rows/s`, `3.0 rows/min`, `1.0 rows/h`.
+    """
     if not per_second:
         return "0 rows/s"
     for unit, seconds in (("s", 1), ("min", MINUTE)):

@@ -1,4 +1,4 @@
-"""Child processes of orch that end with their parent, however it ends."""
+"""Child processes that end when their parent orch process ends, even if the parent is killed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Make this process die with its parent, even if a C library runs here at that moment.
+    """Make this process die with its parent. On Linux, this works even while a C library runs here.
 
-    Signals of Ctrl-C and of a closed terminal are ignored; the parent handles them.
+    If the parent has already ended, the process ends now. It ignores Ctrl-C (SIGINT) and a closed terminal (SIGHUP),
+    which the parent handles.
 
     On Linux, the thread that started this process must live as long as the parent: the kernel watches that thread.
     """
@@ -28,7 +29,7 @@ def end_with(parent: int) -> None:
 
 
 def command(module: str) -> list[str]:
-    """Return the command that runs `main` of our module, with this process's id as the last argument."""
+    """Return the command that runs `main` of orch's `module`, with this process's id as the last argument."""
     # With `-P`, none of the user's folders comes before our own modules.
     program = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; main()"
     return [sys.executable, "-P", "-c", program, str(Path(__file__).parents[2]), str(os.getpid())]

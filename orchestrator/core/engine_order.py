@@ -8,7 +8,7 @@ DAY = timedelta(days=1)
 
 
 def due_at(deadline: datetime | None, now: datetime) -> datetime:
-    """Return the time when rows are due: a day from now if their deadline is missing or has passed."""
+    """Return when rows are due: at their deadline, or a day from now if it is missing or has passed."""
     return now + DAY if deadline is None or deadline <= now else deadline
 
 

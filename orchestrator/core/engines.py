@@ -1,4 +1,4 @@
-"""States of our own engines, and the demand of waiting rows for them."""
+"""Our own engines: their states, GPU time and speed, and the rows that wait for them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class EngineState(StrEnum):
 
 
 class EngineHold(Struct, frozen=True):
-    """GPUs that an engine held, from its start to its end, or to `seen_at` if the end was not seen.
+    """GPUs that one run of an engine held, from `began_at` to `seen_at`.
 
-    `warm_at` is when the engine took its first rows, None if it took no rows. `cost_per_hour` is in dollars per GPU.
+    If `is_over`, the run ended at `seen_at`; otherwise it was last seen then. `warm_at` is when the engine was first
+    ready for rows, None if it never was. `cost_per_hour` is in dollars per GPU.
     """
 
     home: str
@@ -69,10 +70,10 @@ def start_seconds(holds: Iterable[EngineHold], backend: str) -> dict[str, float]
 class EngineRates(Struct, frozen=True):
     """Throughput of an engine at its best concurrency, as a bench measured it.
 
-    `prefill` and `decode` are prompt and answer tokens a second, each as if the engine did nothing else; `decode` is
-    None for rows without answer tokens. `options` are the settings that differ from the defaults, separated by
-    spaces. Unknown `engine_version` and `gpu` are empty, unknown `start_seconds` and `vram_bytes` None.
-    `input_tokens` and `output_tokens` are the tokens of a row of the bench; forecasts are best for similar rows.
+    `prefill` and `decode` are prompt and answer tokens a second, each as if the engine did nothing else. `decode` is
+    None if the rows have no answer tokens. `options` are the settings that differ from the defaults, separated by
+    spaces. An unknown `engine_version` or `gpu` is empty. An unknown `start_seconds` or `vram_bytes` is None.
+    `input_tokens` and `output_tokens` are the tokens of one row of the bench; forecasts are best for similar rows.
     """
 
     home: str
@@ -91,7 +92,7 @@ class EngineRates(Struct, frozen=True):
     measured_at: datetime
 
     def rows_per_second(self, input_tokens: float, output_tokens: float) -> float:
-        """Return the engine's rows per second for rows of these sizes."""
+        """Return the engine's rows per second for rows with this many input and output tokens."""
         answers = 0.0 if self.decode is None else output_tokens / self.decode
         return 1.0 / max(1e-9, input_tokens / self.prefill + answers)
 
@@ -101,7 +102,7 @@ class EngineRates(Struct, frozen=True):
         return None if self.decode is None else self.prefill / self.decode
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form; documented in docs/reference/json.md."""
+        """Return the stable JSON form, as documented in docs/reference/json.md."""
         decode, start = self.decode, self.start_seconds
         return {
             "backend": self.backend,
@@ -135,7 +136,7 @@ class EngineProgress(Struct, frozen=True):
 
 
 class ModelDemand(Struct, frozen=True):
-    """Rows of unfinished batches that name a model; None stands for any model.
+    """Rows of unfinished batches for one `model`; None for rows that accept any model.
 
     `rows` counts the rows without a result; `in_flight` of these rows are at an engine. `deadline` is the earliest
     deadline, in Unix seconds. `due` lists every deadline with its number of rows.

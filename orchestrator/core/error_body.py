@@ -1,7 +1,7 @@
 """Reads the reason in an error's body, in any server's format. Pure.
 
 Known shapes:
-- OpenAI's object, the same nested or flat (vLLM, SGLang)
+- OpenAI's error object, under `error` or as the whole body (vLLM, SGLang)
 - an `error` that is a text (Ollama, TGI)
 - `detail` as a text, a list or an object (FastAPI, Mistral)
 - `message` as an object (Mistral), or beside an `error` that names its kind (Spring, Nest, OAuth)
@@ -47,7 +47,7 @@ CONTEXT_TOO_LONG = (
     r"|exceeded model token limit|prompt has \d+ tokens, the model maximum|= max_seq_len \("
     r"|超长|超(过|出).{0,12}(上下文|长度)"
 )
-"""Messages about a prompt that is too long for its model."""
+"""Pattern of messages about a prompt that is too long for its model."""
 _TOO_LONG = regex(CONTEXT_TOO_LONG, re.IGNORECASE)
 CONTEXT_WORDS = (
     "string_above_max_length", "request_too_large", "prompt_too_long", "model_context_window_exceeded",
@@ -69,10 +69,10 @@ NO_CREDIT = (
     r"|used all (of )?(your |its |the )?available credits|monthly spending limit|reached your specified api usage"
     r"|欠费|余额不足"
 )
-"""Messages about an account without credit, or a gateway key without budget."""
+"""Pattern of messages about an account without credit, or a gateway key without budget."""
 _OUT_OF_CREDIT = regex(NO_CREDIT, re.IGNORECASE)
 BAD_KEY = r"(incorrect|invalid) api key|api key (is )?(not valid|invalid|expired|missing)"
-"""Messages about a rejected key; xAI and Gemini send these with status 400."""
+"""Pattern of messages about a rejected key; xAI and Gemini send these with status 400."""
 _BAD_KEY = regex(BAD_KEY, re.IGNORECASE)
 _HIDDEN = regex(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
 _TITLE = regex(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
@@ -107,7 +107,7 @@ _RPC = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-"""HTTP statuses for Google's words in `status` (google.rpc.Code)."""
+"""HTTP statuses for Google's status names in `status` (google.rpc.Code)."""
 _MINIMAX = {
     1002: 429,
     1004: 401,
@@ -120,13 +120,13 @@ _MINIMAX = {
     2049: 401,
     2056: 429,
 }
-"""HTTP statuses for MiniMax's own numbers in `base_resp` (platform.minimax.io, error codes)."""
+"""HTTP statuses for MiniMax's error numbers in `base_resp` (platform.minimax.io, error codes)."""
 
 
 class ErrorWords(Struct, frozen=True):
     """The reason in a server's error; fields that the error does not state are None.
 
-    `code` is never a number. `status` is the HTTP status if the body states one in place of a code.
+    `code` is never a number. `status` is the HTTP status that the body states, in a status field or as its code.
     """
 
     message: str | None = None
@@ -135,7 +135,7 @@ class ErrorWords(Struct, frozen=True):
     param: str | None = None
     status: int | None = None
     is_page: bool = False
-    """True if the body is text or HTML."""
+    """True if the body is plain text or HTML instead of JSON."""
 
     @property
     def is_context_too_long(self) -> bool:
@@ -155,17 +155,19 @@ class ErrorWords(Struct, frozen=True):
 
     @property
     def no_credit_word(self) -> str | None:
-        """Code or type meaning that the account has no credit."""
+        """Error code or type that says the account has no credit, or None."""
         return next((word for word in (self.code, self.type) if plain(word) in _NO_CREDIT), None)
 
     @property
     def says_no_credit(self) -> bool:
-        """True if the message mentions an account without credit. Not proof: a message may quote the request."""
+        """True if the message seems to say that the account has no credit. Not proof: a message may quote the
+        request.
+        """
         return _OUT_OF_CREDIT.search(self.message or "") is not None
 
     @property
     def says_bad_key(self) -> bool:
-        """True if the message mentions a rejected key. Not proof: a message may quote the request."""
+        """True if the message seems to say that the key was rejected. Not proof: a message may quote the request."""
         return _BAD_KEY.search(self.message or "") is not None
 
 
@@ -263,7 +265,7 @@ def _merged(inner: ErrorWords, outer: ErrorWords) -> ErrorWords:
 
 
 def _routed(value: dict[str, Any], words: ErrorWords, depth: int) -> ErrorWords:
-    """Add the words of the provider behind a router."""
+    """Add the reason that the provider behind a router gave, if it differs."""
     metadata = value.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     behind = _read(raw, depth + 1)
@@ -310,7 +312,7 @@ _NO_CREDIT = frozenset(map(plain, NO_CREDIT_WORDS))
 
 
 def openai_error(body: object) -> dict[str, Any]:
-    """Return the reason in an error's body, in any shape, as OpenAI's error object; empty for a gateway's page."""
+    """Return the reason in a decoded error body as OpenAI's error object. Empty for a page or an unknown shape."""
     words = read_error_value(body)
     if words.message is None or words.is_page:
         return {}

@@ -71,7 +71,7 @@ class OrchError(Exception):
 
     @property
     def reason(self) -> str:
-        """Message and hint on one line, as the reason for a decision."""
+        """Message and hint on one line, for use as the reason of a decision."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
     @property
@@ -180,7 +180,7 @@ class AccountError(BackendRefused):
 class RequestRefused(BackendRefused):
     """The backend refuses all rows of a kind: the request, the model or the backend is at fault. The rows wait.
 
-    `holds` gives the reason for each kind of row, in its stable form.
+    `holds` has the reason for each kind of row, in its stable JSON form.
     """
 
     kind = "request_refused"
@@ -200,7 +200,7 @@ class Uncertain(BackendError):
 
 
 class StrayUpload(BackendError):
-    """The answer to an upload describes a file that is not ours: its name and size differ.
+    """The answer to an upload describes another file, with a different name and size.
 
     `file_id` is the id in the answer. `created_at` is that file's creation time, None if the answer states none.
     """
@@ -221,7 +221,7 @@ class StorageError(OrchError):
 
 
 class NotReplicated(StorageError):
-    """Recorded state is not on the replica yet."""
+    """The recorded state has not reached the replica yet."""
 
     kind = "not_replicated"
 
@@ -248,7 +248,7 @@ class OutputFault(StrEnum):
 
     @property
     def may_pass(self) -> bool:
-        """True if the fault may disappear without help."""
+        """True if the fault may disappear without anyone's action."""
         return self in (OutputFault.NO_ROOM, OutputFault.UNREACHABLE, OutputFault.FAILED)
 
 
@@ -268,13 +268,15 @@ class OutputError(JobFilesError):
 
 
 class NoRoom(JobFilesError):
-    """A job's requests exceed `[retention]`, the disk, the database or its server's room. Other jobs continue."""
+    """A job's requests need more room than `[retention]`, the disk, the database or its server has. Other jobs
+    continue.
+    """
 
     kind = "no_room"
 
 
 class RowError(OrchError):
-    """A row without an answer: `code` as in docs/reference/row-errors.md, or `cancelled` or `expired`."""
+    """A row has no answer. `code` is a code in docs/reference/row-errors.md, `cancelled` or `expired`."""
 
     kind = "row"
 
@@ -301,20 +303,20 @@ class JobFailed(OrchError):
 
 
 class DataRefused(OrchError):
-    """A value that no database can store, such as invalid text or too large a number. The database itself works."""
+    """No database can store a value, such as invalid text or too large a number. The database itself works."""
 
     kind = "data_refused"
     exit_code = 4
 
 
 class StateConflict(OrchError):
-    """A move `from -> to` found the record in another state; another process was faster."""
+    """A state change `from -> to` found the record in another state: another process changed it first."""
 
     kind = "conflict"
 
 
 class StorageRefused(PermissionError):
-    """A storage that cannot be used or refuses this user; the text has advice."""
+    """A storage location cannot be used, or refuses this user. `hint` says what to do."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)

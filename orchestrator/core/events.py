@@ -50,14 +50,14 @@ class EventKind(StrEnum):
 
 
 PROBE = "probe"
-"""Code for rows that are routed to measure a long unused backend."""
+"""Event code for rows that are routed to a backend only to measure it after long disuse."""
 
 
 class Event(Struct, frozen=True):
     """An event of a job, with its reason as text. `shard_id` is the affected shard.
 
-    `kind` is an `EventKind`, or a kind from another version. `code` is a detail for programs; None if the kind is
-    enough.
+    `kind` is an `EventKind`, or a kind that another version of orch wrote. `code` is a detail for programs; None if
+    the kind is enough.
     """
 
     at: datetime

@@ -10,7 +10,9 @@ _LIBRARIES = {"mcp": "mcp", "otel": "opentelemetry.proto.collector", "parquet": 
 
 
 def install_line(extra: str) -> str:
-    """Return the commands that install an extra; README says how to replace `orch-batch` until it is on PyPI."""
+    """Return the commands that install an extra. Until `orch-batch` is on PyPI, the README says what replaces that
+    name.
+    """
     return f"pip install 'orch-batch[{extra}]'; in a checkout: pip install '.[{extra}]'"
 
 

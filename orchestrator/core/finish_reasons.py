@@ -1,4 +1,4 @@
-"""Finish reasons that servers use, including reasons that mean that the body is not an answer. Pure."""
+"""Finish reasons that servers send, including reasons that show a body is not a complete answer. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ vLLM and SGLang: `abort`, `error`. DeepSeek: `insufficient_system_resource`. Ope
 `function_call_filter: MALFORMED_FUNCTION_CALL`.
 """
 _FAILED_STATUSES = frozenset({"failed", "cancelled", "canceled", "in_progress", "queued"})
-"""Values of a response's `status` without an answer, or with only part of one."""
+"""Values of a response's `status` that mean that the answer is missing or incomplete."""
 _BOUNDED = frozenset({"max_output_tokens", "max_tokens", "content_filter"})
-"""Reasons for an incomplete response that still counts as an answer: a limit or a content filter cut it."""
+"""Reasons for incomplete responses that still count as answers: a limit or a content filter ended them."""
 WINDOW_FULL = frozenset(
     {"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit", "token_limit"}
 )
@@ -44,7 +44,7 @@ _USUAL_ENDS = ("stop", "length", "tool_calls")
 _PIECE = "chat.completion.chunk"
 _NAMES = ("type", "reason", "finish_reason", "name")
 _DEEPEST = 4
-"""Maximum number of levels of objects and lists around a finish reason."""
+"""Maximum depth of objects and lists around a finish reason."""
 _ANSWERS = frozenset(
     {
         "choices", "output", "data", "response", "content", "text", "completion", "candidates", "generation",
@@ -57,7 +57,7 @@ _ENDED = ("done", "finish_reason")
 
 
 class ChoiceEnd(msgspec.Struct, frozen=True, gc=False):
-    """End of a choice."""
+    """Fields of a choice that show how it ended."""
 
     finish_reason: Any = None
     error: Any = None
@@ -76,7 +76,7 @@ _decode_end = json_decoder(ChoiceEnd).decode
 
 
 def end_word(reason: Any) -> str | None:
-    """Return an answer's finish reason from any shape that servers use; None if there is no reason."""
+    """Return an answer's finish reason as text, from any shape that servers use. None if there is no reason."""
     for _ in range(_DEEPEST):
         if isinstance(reason, dict):
             reason = next((reason[name] for name in _NAMES if name in reason), None)
@@ -88,10 +88,10 @@ def end_word(reason: Any) -> str | None:
 
 
 def end_kind(reason: str | None) -> str:
-    """Normalise a finish reason; empty for None.
+    """Normalize a finish reason; empty for None.
 
-    `FINISH_REASON_MAX_TOKENS` (Vertex), `FinishReason.MAX_TOKENS` (its enum as text) and `max-tokens` are one kind.
-    Words after a colon only explain it: `content_filter: RECITATION` (Gemini).
+    `FINISH_REASON_MAX_TOKENS` (Vertex), `FinishReason.MAX_TOKENS` (its enum as text) and `max-tokens` become the
+    same. Words after a colon only explain the reason: `content_filter: RECITATION` (Gemini).
     """
     if reason in _USUAL_ENDS:
         return reason
@@ -100,7 +100,7 @@ def end_kind(reason: str | None) -> str:
 
 
 def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, details: Any, done: Any) -> str | None:
-    """Return why a body is not a whole answer, or None if it is.
+    """Return why a body is not a complete answer, or None if it is complete.
 
     `kind` is the body's `object`, `details` its `incomplete_details`. `done` is Ollama's field.
     """
@@ -140,12 +140,13 @@ def _words(error: Any) -> str:
 
 
 def first_choice(choices: Sequence[_Choice]) -> _Choice:
-    """Return the choice with index 0, or else the first choice: servers list several choices in any order."""
+    """Return the choice with index 0, or else the first choice in the list: servers may send choices in any order."""
     return next((choice for choice in choices if choice.index == 0), choices[0])
 
 
 def error_of(body: bytes | msgspec.Raw, error: Any, base: Any, *, is_answer: bool) -> Any:
-    """Return a body's error object, the whole decoded body if it is an error in place of an answer, or None.
+    """Return the error in a body, or None. If the whole body is an error in place of an answer, return the decoded
+    body.
 
     `error` and `base` are the body's fields `error` and `base_resp` (MiniMax). `{"detail": …}`, `{"errors": […]}`,
     `{"code": …, "message": …}` and similar bodies may also arrive with status 200.
@@ -164,7 +165,7 @@ def error_of(body: bytes | msgspec.Raw, error: Any, base: Any, *, is_answer: boo
 
 
 def is_error(fields: Mapping[str, Any]) -> bool:
-    """True if a body has the fields of an error in place of an answer."""
+    """True if a body has an error's fields and no answer."""
     if _holds_answer(fields):
         return False
     has_words = fields.get("errors") or fields.get("detail") or read_error_value(fields).message is not None
@@ -181,7 +182,7 @@ def _holds_answer(fields: Mapping[str, Any]) -> bool:
 
 
 def choice_ends(raw: msgspec.Raw) -> list[ChoiceEnd] | None:
-    """Return the ends of the choices, each decoded separately; None if `choices` has no known shape."""
+    """Return the end of each choice that can be decoded. None if `choices` is not a list."""
     try:
         choices = msgspec.json.decode(raw, type=list[msgspec.Raw])
     except JSON_ERRORS:

@@ -22,7 +22,7 @@ from orchestrator.core.client_limits import Connection, Connections, now
 KEY = "orch.connection"
 """Key of a request's `Connection` in `scope["state"]`."""
 TICKS = 10
-"""Turns of uvicorn's main loop per second."""
+"""Iterations of uvicorn's main loop per second."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
 
 Receive = Callable[[], Awaitable[Any]]
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     def leave(self) -> None:
-        """Stop serving once current answers are sent."""
+        """Stop the server after it has sent current answers."""
         self.should_exit = True
         with suppress(AttributeError, RuntimeError):  # the loop has not started, or has ended
             self.loop.call_soon_threadsafe(self._leaving.set)
@@ -152,12 +152,15 @@ def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _is_ambiguous(headers: list[tuple[bytes, bytes]]) -> bool:
-    """True if a request states its length in two ways: a proxy may have used the other one (RFC 9112, 6.3)."""
+    """True if a request states its length in two headers: a proxy may have used the other header (RFC 9112, 6.3)."""
     return {b"transfer-encoding", b"content-length"} <= dict(headers).keys()
 
 
 def _close_after(send: Send) -> Send:
-    """Close the connection after the answer: later bytes may be part of a request that a proxy split differently."""
+    """Return a `send` that closes the connection after the answer.
+
+    Later bytes may belong to a request that a proxy split differently.
+    """
 
     async def closing(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -213,12 +216,14 @@ def _counting(connection: Connection, send: Send) -> Send:
 
 
 STOP_SECONDS = 1
-"""Seconds that unfinished answers get when the server stops."""
+"""Seconds for which a stopping server waits for unfinished answers."""
 
 
 @contextmanager
 def threaded(app: Any, listener: socket.socket, connections: Connections, name: str) -> Iterator[None]:
-    """Serve an ASGI application at a socket until the block ends, then close the socket; `name` names the thread."""
+    """Serve an ASGI application on a socket, in a thread called `name`. At the end of the block, stop and close the
+    socket.
+    """
     with closing(listener):
         config = guarded(
             app,

@@ -1,4 +1,4 @@
-"""Hours of the day in which something may run: `20:00-07:00`, in local time."""
+"""Daily hours in which something may run: `20:00-07:00`, in local time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DAY = timedelta(days=1)
 
 
 class Opening(NamedTuple):
-    """A period, from its opening to its closing."""
+    """One period, from its opening time to its closing time."""
 
     opens: datetime
     closes: datetime
 
 
 class Hours(Struct, frozen=True):
-    """Hours of each day from `opens` to `closes`, or to `closes` of the next day if that is earlier.
+    """Daily hours from `opens` to `closes`. If `closes` is the earlier time, they end on the next day.
 
     Times are in `tz`, or in local time if `tz` is None.
     """
@@ -31,7 +31,9 @@ class Hours(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Hours:
-        """Parse hours as people write them. Raises ValueError."""
+        """Parse hours such as `20:00-07:00`. Raises ValueError if the text has another form or both times are
+        equal.
+        """
         if (found := _FORM.fullmatch(text.strip())) is None:
             raise ValueError(f'{text!r} is not a time span such as "20:00-07:00"')
         opens, closes = time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))
@@ -56,7 +58,10 @@ class Hours(Struct, frozen=True):
         raise AssertionError("one of three days is not over yet")
 
     def steps(self, now: datetime, days: int = 8) -> tuple[tuple[float, float], ...]:
-        """Return the coming openings (1) and closings (0) in order, as (seconds from now, 1 or 0)."""
+        """Return the openings and closings of the next `days` periods, in order.
+
+        Each entry is (seconds from now, 1 for an opening or 0 for a closing).
+        """
         found: list[tuple[float, float]] = []
         at = now
         for _ in range(days):

@@ -1,7 +1,7 @@
-"""Requests to stop this process, for long work deep below the loop that handles signals.
+"""Stop requests for this process, for long work far below the loop that handles signals.
 
-A signal handler that lets work continue for a while (`cli.running.interruptible`) records the request here. Work
-that may be cut off anywhere, such as reading documents, checks for the request and ends immediately.
+A signal handler that lets work continue for a while (`cli.running.interruptible`) records the request here. Work that
+can safely be cut off, such as reading documents, checks for the request and ends immediately.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _asked = False
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised if the process was asked to stop. The current work is cut off and starts over later."""
+    """The process was asked to stop. The current work is cut off and starts over later."""
 
 
 def ask(*, to_end: bool) -> None:
-    """Record a request to stop the process, or withdraw it (`to_end` false)."""
+    """Record a request to stop the process, or withdraw it if `to_end` is false."""
     global _asked  # a signal concerns the whole process
     _asked = to_end
 
@@ -34,7 +34,10 @@ def check() -> None:
 
 @contextmanager
 def handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Let `handler` handle STOPS inside the block, except SIGHUP if it is ignored (`nohup`). Main thread only."""
+    """Install `handler` for the signals in STOPS inside the block. An ignored SIGHUP (`nohup`) stays ignored.
+
+    Main thread only.
+    """
     wanted = [one for one in STOPS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
     before: dict[int, Any] = {one: signal.signal(one, handler) for one in wanted}
     try:

@@ -23,6 +23,8 @@ def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decode
 
 
 def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:
-    """Return `msgspec.json.Decoder(kind)`. Threads may call this at once, even for types that share fields."""
+    """Return `msgspec.json.Decoder(kind)`. Several threads may call this at the same time, even for types that share
+    fields.
+    """
     with _lock:
         return msgspec.json.Decoder(kind, strict=strict)

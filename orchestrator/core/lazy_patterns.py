@@ -17,5 +17,5 @@ class _Pattern:
 
 
 def regex(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return a pattern that is compiled when its first method is called."""
+    """Return a pattern that is compiled on first use."""
     return cast("re.Pattern[AnyStr]", _Pattern(text, flags))

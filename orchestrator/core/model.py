@@ -17,13 +17,15 @@ from orchestrator.core.errors import OutputFault
 JobId = NewType("JobId", str)
 
 NIGHT = "night"
-"""The job option that names the night of a job. Until that night records the job, only the night may build it."""
+"""Job option with the id of the night that made the job. Until that night has recorded the job, only the night builds
+it.
+"""
 SUPERSEDED_BY = "superseded_by"
-"""The job option with the id of the job that replaced it after an edit of its file."""
+"""Job option with the id of the newer job that replaced this job after an edit of its file."""
 MAX_TOKENS = 2**31 - 1
 """Largest token count of a request or an answer that every database can store."""
 PICO = Decimal(10) ** -12
-"""Smallest unit of money, in dollars: sums stay exact, as even a cached token costs at least 2,500 picodollars."""
+"""Smallest unit of money, in dollars. Sums stay exact: even a cached token costs at least 2,500 picodollars."""
 
 
 class RequestState(StrEnum):
@@ -112,7 +114,9 @@ class Job(Struct, frozen=True):
 
     @property
     def is_limited(self) -> bool:
-        """True if the job covers only some documents or tasks of its file; the others do not count as removed."""
+        """True if the job covers only some documents or tasks of its file. Documents and tasks left out do not count
+        as removed.
+        """
         return self.limited_to is not None
 
     @property
@@ -154,7 +158,7 @@ def scope_words(options: Mapping[str, Any]) -> str | None:
 
 
 class Why(StrEnum):
-    """Reasons why a build sends a row or not, compared with the same row of the job file's last run."""
+    """Reasons why a build sends or skips a row, after a comparison with the job file's last run."""
 
     NEW = "new"  # the last run did not ask this question about this document
     DOCUMENT = "document changed"  # its text, or the reason why it cannot be read
@@ -199,14 +203,15 @@ class Span(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """A request as it is built: its place in the job and its identity.
 
-    `problem` is `(code, message)` if the document could not become a request; such a row fails immediately. `inputs`
-    counts the inputs of an embedding row. `max_output` limits the answer, in tokens, if the row has a limit.
-    `cache_key` is equal for all requests that can share an answer, None if the row shares none. `trimmed_tokens`
+    `problem` is `(code, message)` if the document could not become a request. The row then fails immediately.
+    `inputs` counts the inputs of an embedding row. `max_output` limits the answer, in tokens, if the row has a limit.
+    `cache_key` is equal for all requests that can share an answer, None if the row cannot share. `trimmed_tokens`
     estimates the tokens that the clean-up removed from the document. `content` identifies the document's bytes and
-    text, None if the document could not be read; `wording` identifies the prompts. A long document has `parts`: a row
-    about the parts' answers comes first, then a row for each `part`, from 1. `sent_as` names the pages sent as
-    pictures, None if all are text; `notes` names unread content of the document. `text_at` is the place of the
+    text, None if the document could not be read. `wording` identifies the prompts. `sent_as` names the pages sent as
+    pictures, None if all are text. `notes` names unread content of the document. `text_at` is the place of the
     document's text in the request, as `grounding.TextAt` writes it, if answers quote it.
+
+    A long document has `parts`. A row about the parts' answers comes first, then a row for each `part`, from 1.
     """
 
     seq: int
@@ -233,7 +238,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Forecast(Struct, frozen=True):
-    """A forecast made when rows are sent, and the result: `actual` is None until it is known.
+    """A forecast made when rows are sent, and its result. `actual` is None until the result is known.
 
     `kind` is `turnaround` (seconds of a shard), `finish` (seconds of a job), `cost` (dollars of a job), or `output`
     (mean tokens of a task's answer). A fifth kind is `in_time`: the chance that the job keeps its deadline; `actual`
@@ -318,14 +323,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def is_marked(self) -> bool:
-        """True for an accepted answer that is counted separately."""
+        """True if the answer has at least one of the four flags."""
         return self.cut or self.repaired or self.odd_end or self.unverifiable
 
 
 class FinishedRow(msgspec.Struct, frozen=True, gc=False):
-    """A row for the merge. `result` is the (shard, kind, span) of its result line, None if the row has no line.
+    """A finished row, as the merge reads it. `result` is the (shard, kind, span) of its result line, None if the row
+    has no line.
 
-    `is_guessed`: the cost is an estimate by length, since the answer states no tokens.
+    If `is_guessed`, the cost is estimated from the answer's length, since the answer states no tokens.
     """
 
     seq: int
@@ -373,8 +379,8 @@ class FinishedRow(msgspec.Struct, frozen=True, gc=False):
 class Price(msgspec.Struct, frozen=True):
     """Cost of an answer in US dollars, and the source of that figure.
 
-    `unpriced`: the answer used something without a known price, so the cost is an estimate too. `listed` is the list
-    price of the same tokens outside a batch; None if no price list has the model.
+    If `unpriced`, the answer used something without a known price, so the cost is an estimate too. `listed` is the
+    list price of the same tokens outside a batch; None if no price list has the model.
     """
 
     cost: Decimal
@@ -385,7 +391,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 REPAY = "repay"
-"""The job option with the time when a user agreed to pay again for rows whose answers are lost."""
+"""Job option with the time when a user agreed to pay again for rows whose answers are lost."""
 
 
 def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
@@ -406,9 +412,10 @@ def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
 class BookedUsage(Struct, frozen=True):
     """Tokens and dollars of a group's ledger lines for one backend, model and day (UTC).
 
-    `wasted` is the part of `cost` that paid for no used answer. `uncertain` is the part of `wasted` for sends without
-    an answer; the provider may not bill it. `unpriced` counts lines whose cost leaves out something that their answer
-    used. `listed` is the booked list price; lines without a list price (None) are grouped separately.
+    `wasted` is the part of `cost` whose answers are missing or not used. `uncertain` is the part of `wasted` for
+    sends without an answer; the provider may not bill it. `unpriced` counts lines whose cost leaves out something
+    that their answer used. `listed` is the booked list price. Lines without a list price (None) are grouped
+    separately.
     """
 
     group: str

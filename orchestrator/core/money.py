@@ -1,4 +1,4 @@
-"""Amounts of money in words: costs, and amounts that a user has set."""
+"""Formatting of costs and of amounts that a user has set, and corrections for amounts with a currency."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from orchestrator.core.lazy_patterns import regex
 _DOLLARS = r"US ?\$|\$|USD|(?:US )?dollars?"
 _SIGNS = rf"{_DOLLARS}|[€£¥₹]|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|euros?|pounds?|francs?"
 _STATED = regex(rf"\s*({_SIGNS})?\s*(\d[\d.,_ ']*?)\s*({_SIGNS})?(?:\s*(?:/|per |an? )\s*[a-z]+)?\s*", re.IGNORECASE)
-"""Matches an amount with a currency before or behind it, and the time or number that the amount is for."""
+"""Matches an amount with an optional currency before or after it, and an optional unit such as `per hour`."""
 
 
 def money(cost: Decimal) -> str:
-    """Format dollars, with as many digits as a small amount needs."""
+    """Format dollars: two decimals from $1 up, more for smaller amounts."""
     if cost < 0:
         return f"-{money(-cost)}"
     if cost == 0:
@@ -25,7 +25,7 @@ def money(cost: Decimal) -> str:
 
 
 def spent_words(spent: Decimal, running: Decimal) -> str:
-    """Format the money spent on collected batches, and the cost of running batches so far."""
+    """Format the money spent. `running`, the cost of running batches so far, is part of `spent`."""
     if not running:
         return f"{money(spent)} spent"
     return f"{money(spent)} spent ({money(spent - running)} paid, {money(running)} in running batches)"
@@ -38,12 +38,14 @@ def plain(dollars: Decimal) -> Decimal:
 
 
 def up_to(most: Decimal) -> str:
-    """Format an upper limit of a cost, rounded up."""
+    """Format an upper limit of a cost. It is rounded up to a cent, or below $1 to a hundredth of a cent."""
     return money(most.quantize(Decimal("0.01" if most >= 1 else "0.0001"), ROUND_CEILING))
 
 
 def amount(dollars: Decimal | None) -> str:
-    """Format a user's amount to at least whole cents, without the zeros that TOML adds; None becomes `no amount`."""
+    """Format an amount that a user set, with at least two decimals and no further trailing zeros. None becomes `no
+    amount`.
+    """
     if dollars is None:
         return "no amount"
     found = dollars.normalize()
@@ -56,7 +58,7 @@ def per_hour(dollars: Decimal | None) -> str:
 
 
 def amount_cure(text: str, form: str) -> str | None:
-    """Return the cure for an amount that names a currency, None if `text` is something else.
+    """Return how to correct an amount that names a currency; None if `text` is something else.
 
     `form` is the corrected line, with `{}` in place of the number.
     """
@@ -71,7 +73,7 @@ def amount_cure(text: str, form: str) -> str | None:
 
 
 def _number(text: str) -> str:
-    """Return a number as a program writes it: without separators of thousands, and with a decimal point."""
+    """Return a number as a program writes it: without thousands separators, and with a decimal point."""
     digits = re.sub(r"[_ ']", "", text).rstrip(".,")
     whole, mark, part = digits, "", ""
     if found := re.fullmatch(r"(.*)([.,])(\d+)", digits):

@@ -18,7 +18,7 @@ def _question(name: str, known: Mapping[str, str]) -> str | None:
 
 
 def near_words(name: str, known: Iterable[str]) -> str:
-    """Return the most similar known names as the end of a sentence; empty if no known name is similar."""
+    """Return up to three similar known names, worded to end a sentence; empty if no known name is similar."""
     near = ", ".join(get_close_matches(name, [*known], 3))
     return f"; near to it: {near}" if near else ""
 
@@ -26,7 +26,8 @@ def near_words(name: str, known: Iterable[str]) -> str:
 def meant_file(path: str, never: tuple[str, ...] = ()) -> str | None:
     """Return a "did you mean" question about the most similarly named file or folder beside `path`, or None.
 
-    Names that end in `never` are left out. Endings are not compared, but names with the same ending come first.
+    Names that end with an entry of `never` are left out. Extensions are not compared, but names with the same
+    extension come first.
     """
     missing = Path(path)
     try:

@@ -33,7 +33,7 @@ def users_umask() -> int:
 
 
 def give_to_user(file: int, *, like: Path | None = None) -> None:
-    """Give an open file the mode of `like`, the file it replaces; otherwise the mode that the user's umask gives.
+    """Give an open file the mode of `like`, the file it replaces. If there is no such file, apply the user's umask.
 
     Raises OSError.
     """
@@ -53,13 +53,13 @@ def make_folders(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text for the user: a new file follows the user's umask. Raises OSError."""
+    """Write a text to the user's file. A new file follows the user's umask. Raises OSError."""
     make_file(path)
     path.write_text(text, encoding="utf-8")
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file that follows the user's umask, unless it exists. Raises OSError."""
+    """Create an empty file that follows the user's umask, unless the file exists. Raises OSError."""
     try:
         with path.open("xb") as file:
             give_to_user(file.fileno())
@@ -68,7 +68,9 @@ def make_file(path: Path) -> None:
 
 
 def readable_by_others(folder: Path) -> str | None:
-    """Return a folder's permissions, such as `drwxr-xr-x`, if others can read it; None if they cannot."""
+    """Return a folder's permissions, such as `drwxr-xr-x`, if its group or others have any access. Otherwise return
+    None.
+    """
     try:
         mode = folder.stat().st_mode
     except OSError:

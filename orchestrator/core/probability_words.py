@@ -8,7 +8,7 @@ from math import floor
 def chance_words(chance: float) -> str:
     """Format a probability as a whole percentage, rounded down.
 
-    Below 1% and from 99% on it has one decimal. Only a certain outcome reads 0% or 100%.
+    Below 1% and from 99% on it has one decimal, and is at least 0.1%. Only a certain outcome reads 0% or 100%.
     """
     if chance <= 0 or chance >= 1:
         return "100%" if chance >= 1 else "0%"

@@ -1,4 +1,4 @@
-"""Finds the quotes in an answer: texts of its document that the schema marks as quotes. Pure.
+"""Finds the quotes in an answer: texts copied from the document, in places that the schema marks. Pure.
 
 `x-quote: true` or `check: quotes` marks a text, or a list of texts. Only orch reads these marks; it never sends them.
 """
@@ -36,7 +36,7 @@ def has_marks(schema: Any) -> bool:
 def unmarked(schema: Any) -> Any:
     """Return the schema without marks. A property that has the name of a mark stays.
 
-    Raises ValueError for a mark that could never be checked.
+    Raises ValueError if a mark is invalid, or marks a type without texts.
     """
     if not isinstance(schema, dict):
         return schema
@@ -66,7 +66,7 @@ def _is_mark(name: str, value: Any) -> bool:
 
 
 def marked_quotes(schema: Mapping[str, Any], answer: Any) -> list[Quote]:
-    """Return the quotes of an answer that fits its schema. Marks in every alternative of the schema count."""
+    """Return the quotes of an answer that fits its schema. Marks count in all alternatives of the schema."""
     quotes: dict[_Path, str] = {}
     seen: set[tuple[int, _Path]] = set()
     open_nodes: list[tuple[Any, Any, _Path]] = [(schema, answer, ())]
@@ -145,7 +145,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def _referred(root: Mapping[str, Any], reference: str) -> Any:
-    """Resolve a reference within the schema; None for any other reference."""
+    """Return the part of the schema that a reference points to; None if it points to nothing in the schema."""
     if not reference.startswith("#"):
         return None
     found: Any = root

@@ -1,4 +1,4 @@
-"""Codes and messages with which providers refuse a request, and the HTTP status that each means. Pure."""
+"""Codes and messages of errors that refuse a request, and the HTTP status that each means. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL_SAYS = (
     r"|\bmodel\b.{0,80}\bis enabled only for api versions"
     r"|\bsupported (api )?model names are\b|deployment\b.{0,80}does not exist|must be verified to use"
 )
-"""Messages about a model that a provider does not have."""
+"""Pattern of messages about a model that a provider does not have."""
 FIELD_WORDS = (
     "unsupported_value", "unknown_parameter", "unsupported_field", "unsupported_endpoint", "unsupported_operation",
     "operation_not_supported", "not_implemented",
@@ -34,16 +34,16 @@ FIELD_SAYS = (
     r"|\b(audio|file|video)(_url|s| inputs?)? (is|are) (only supported by certain models|not supported\b)"
     r"|\bdoes not support (audio|video)\b"
 )
-"""Messages about a rejected field."""
+"""Pattern of messages about a rejected field."""
 NO_IMAGES = "images_not_supported"
-"""Our code for rows with pictures that were refused because the model cannot see pictures."""
+"""orch's error code for rows that were refused because the model cannot see pictures."""
 NO_IMAGES_SAYS = (
     r"\bimages?(_url| inputs?)? (is|are) (only supported by certain models|not (supported|enabled)\b)"
     r"|\b(does not|doesn['\u2019]t) support (images?|vision|multimodal)\b|\bnot a (multimodal|vision) model\b"
     r"|\bmissing data required for image input|\bno endpoints found that support image|\bat most 0 image"
     r"|\bunknown variant [`'\"]image_url"
 )
-"""Messages saying that a model cannot see pictures.
+"""Pattern of messages saying that a model cannot see pictures.
 
 From vLLM, llama.cpp, Ollama, LM Studio, OpenAI, OpenRouter and DeepSeek.
 """
@@ -56,7 +56,7 @@ FILTER_SAYS = (
     r"content (management|filter)|content polic|usage (polic|guidelines)|flagged as potentially|input was flagged"
     r"|content exists risk"
 )
-"""Messages about a text that a content filter refused."""
+"""Pattern of messages about a text that a content filter refused."""
 IMAGE_WORDS = (
     "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
     "image_parse_error", "invalid_image_mode", "image_file_too_large", "unsupported_image_media_type",
@@ -64,15 +64,17 @@ IMAGE_WORDS = (
 )  # fmt: skip
 """Codes and types for an image that cannot be read."""
 IMAGE_SAYS = r"(could not|failed to|unable to) (process|decode|parse|read) (the |this )?image|invalid image"
-"""Messages about an image that cannot be read."""
+"""Pattern of messages about an image that cannot be read."""
 INVALID_WORDS = (
     "bad_request", "invalid_value", "invalid_type", "invalid_parameter", "missing_required_parameter",
     "invalid_json_line", "duplicate_custom_id", "mismatched_model", "model_mismatch", "invalid_url", "url_mismatch",
     "streaming_unsupported",
 )  # fmt: skip
-"""Codes and types for any other request that is rejected."""
+"""Codes and types for requests that are rejected for any other reason."""
 LARGER_THAN_RATE_SAYS = r"request too large for"
-"""Messages about a single request above the account's rate limit: waiting does not help, whatever the status."""
+"""Pattern of messages about a single request above the account's rate limit. Waiting does not help, whatever the
+status.
+"""
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 _REJECTED = (
@@ -104,7 +106,8 @@ _ROW_PLAIN = _MODEL_PLAIN | frozenset(map(plain, ("content_filter", *FILTER_WORD
 
 
 def status_meant(words: ErrorWords) -> int | None:
-    """Return the HTTP status for an error that arrived as a success; None if the error does not refuse the request.
+    """Return the HTTP status that fits an error sent with a success status. None if the error does not refuse the
+    request.
 
     Temporary states and unknown words do not refuse a request: the row is tried again.
     """
@@ -132,7 +135,9 @@ def refuses_images(message: str | None) -> bool:
 
 
 def blames_row(message: str | None) -> bool:
-    """True if a status of 500 is about the row: llama.cpp and Ollama answer 500 to pictures and long inputs."""
+    """True if an error with status 500 is about the row: llama.cpp and Ollama answer 500 to pictures and long
+    inputs.
+    """
     return refuses_images(message) or _TOO_LARGE.search((message or "")[:MOST_READ]) is not None
 
 

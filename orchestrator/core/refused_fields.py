@@ -1,4 +1,4 @@
-"""The request field that a provider refused, read from an error in any provider's words. Pure.
+"""Finds the request field that a provider refused, in an error of any provider. Pure.
 
 Only a refusal that names a field of the request counts. Errors about outages, accounts or a row's content name no
 field.
@@ -35,9 +35,9 @@ class RefusedField(Struct, frozen=True):
 
 
 SYSTEM = "system"
-"""Name for the role of a system message, which some models refuse."""
+"""`RefusedField.name` for the role of a system message, which some models refuse."""
 JSON_OBJECT = "response_format.json_object"
-"""Name for a request for JSON without a schema, which some providers refuse as well as schemas."""
+"""`RefusedField.name` for JSON without a schema, which some providers refuse in addition to schemas."""
 _ANY: Mapping[str, Any] = dict.fromkeys(
     (
         "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "seed", "stop",
@@ -79,13 +79,15 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "random_seed": ("seed",),
     "penalty": ("presence_penalty", "frequency_penalty"),
 }
-"""Other names of a field. An error that uses a key means the first of these names that was sent."""
+"""Other names of a field. If an error names a field that was not sent, it means the first of these names that was
+sent.
+"""
 _DOTTED = {"output_config.effort": "effort", "output_config.format": "output_format", "text.format": "output_format"}
 _BARE = regex(
     r"(?<![\w.'`\"-])(?:[a-z]+(?:_[a-z]+)+|logprobs|dimensions|temperature|verbosity|modalities)(?![\w'`\"-])",
     re.IGNORECASE,
 )
-"""Field names that cannot be ordinary words, unlike `stop` or `user`."""
+"""Matches field names that cannot be ordinary words, unlike `stop` or `user`."""
 _HUMP = regex(r"(?<=[a-z])(?=[A-Z])")
 _QUOTED = regex(r"(?P<quote>['`\"])(?P<name>[A-Za-z_][\w.\[\]/-]{0,80})(?P=quote)")
 _LOC = regex(r"\bloc['\"]?\s*[:=]\s*[\[(]([^\])]{1,200})[\])]")
@@ -154,7 +156,7 @@ _SHAPE = regex(
     r"|\binvalid\b",
     re.IGNORECASE,
 )
-"""Words that blame the request, not the server. A 5xx status refuses a field only with these and a field name."""
+"""Words that blame the request, not the server. Without these words or _SCHEMA, status 500 refuses no field."""
 _OUTAGE = regex(
     r"overload|\bcapacity|temporar|try again|unavailable for now|timed? ?out|connection|upstream|maintenance|restart"
     r"|out of memory|crash|\bbusy\b",
@@ -202,7 +204,7 @@ _SETTING = regex(
     re.IGNORECASE,
 )
 _ONE_TOOL = regex(r"\btools[.\[]\d")
-"""A reference into one tool: other tools may be accepted."""
+"""Matches a reference into one tool; the provider may accept other tools."""
 _ONLY_ONE = regex(r"\bonly (?:the )?(?:default|\d[\d.]*|a value of|set to)\b", re.IGNORECASE)
 _TOGETHER = regex(
     r"\bboth\b|at the same time|\btogether\b|only one of|mutually exclusive|use only one|\bcombin(?:ed|ation)\b"
@@ -216,11 +218,13 @@ _NAME_REFUSED = regex(
     r"|\bdoes not (?:take|know)|\bforbidden|\brejects?\b|不(?:受)?支持|不允许|未知",
     re.IGNORECASE,
 )
-"""Words that refuse a field's name. Other words refuse a limit's value, so renaming the field would not help."""
+"""Words that refuse a field's name. Without them, only the value of a `max_` field is refused: another name would not
+help.
+"""
 
 
 class ProviderError(Struct, frozen=True):
-    """An error's fields that all providers share; each may be missing."""
+    """Fields that errors of all providers share; each may be missing."""
 
     status: int | None = None
     code: str | None = None
@@ -267,7 +271,9 @@ def _may_refuse(error: ProviderError, text: str, asked: str) -> bool:
 
 
 def _mentions(param: str | None, text: str) -> Iterator[str]:
-    """Yield the names in an error, most reliable first: `param`, a path into the body, a quoted name, a word."""
+    """Yield the field names in an error, most reliable first: `param`, a path into the body, a quoted name, a
+    word.
+    """
     yield from _sure_mentions(param, text)
     for pattern in _CALLED:
         for found in pattern.finditer(text):
@@ -280,7 +286,7 @@ def _mentions(param: str | None, text: str) -> Iterator[str]:
 
 
 def _sure_mentions(param: str | None, text: str) -> Iterator[str]:
-    """Yield names that are marked as fields. If the status blames the request, such names need no word of refusal."""
+    """Yield names that an error marks as fields. With status 400 or 422 they count even without a word of refusal."""
     if param:
         yield param
     if _SCHEMA.search(text):

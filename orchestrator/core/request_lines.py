@@ -19,7 +19,7 @@ B = TypeVar("B")
 
 
 class RequestLine(msgspec.Struct, frozen=True):
-    """A line of a batch input file. `check_line` finds fields that are missing or of another type."""
+    """An unchecked line of a batch input file. `check_line` reports fields that are missing or have a wrong type."""
 
     custom_id: Any = None
     method: Any = None
@@ -97,7 +97,9 @@ def is_too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
 
 
 def _steps(raw: bytes) -> Iterator[bytes]:
-    """Yield the brackets outside strings, block by block: 1 for an opening bracket, -1 (255) for a closing one."""
+    """Yield the brackets outside strings, block by block: byte 1 for an opening bracket, 255 (-1) for a closing
+    bracket.
+    """
     start, in_string = 0, False
     while start < len(raw):
         block = raw[start : start + _BLOCK]
@@ -110,7 +112,9 @@ def _steps(raw: bytes) -> Iterator[bytes]:
 
 
 def _has_few_brackets(raw: bytes) -> bool:
-    """True for very few lists and objects. In a long text, searching for the next bracket is the cheapest test."""
+    """True if a long text has fewer than FEW_BRACKETS opening brackets. Searching for the next bracket is the
+    cheapest test.
+    """
     if len(raw) < 2048:
         return False
     find, left = raw.find, FEW_BRACKETS
@@ -154,7 +158,8 @@ TOO_DEEP = LineError("invalid_json_line", f"This line nests lists and objects mo
 
 
 def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineError:
-    """Check a request line as the Batch API does; `endpoint` is the batch's, None if lines may differ.
+    """Check a request line as the Batch API does. `endpoint` is the batch's endpoint, None if lines may have
+    different endpoints.
 
     Checks that need other lines (a repeated custom_id, differing models) are left to the caller.
     """
@@ -226,10 +231,10 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
 
 
 def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
-    """Yield `(number from 1, offset, line)` of each line that is not blank, without a BOM and line ends.
+    """Yield `(number, offset, line)` of each line that is not blank, without BOM and line ending. Numbers start at 1.
 
     Only "\\n" ends a line, and a blank line has only JSON's whitespace. A line longer than `longest` is cut a few
-    bytes after that limit; `check_line` then still refuses it.
+    bytes after that limit; `check_line` still refuses it.
     """
     offset = 0
     number = 0
@@ -258,14 +263,17 @@ def _blank_lines(data: bytes) -> bytes:
 
 
 def id_key(custom_id: str) -> int:
-    """Return a 64-bit key for a custom_id, valid in this process. Keys take little memory and practically never
-    collide.
+    """Return a 64-bit key for a custom_id, valid only in this process.
+
+    Keys take little memory and practically never collide.
     """
     return hash(custom_id) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def shown(name: str) -> str:
-    """Return a name, shortened for errors: otherwise every error would keep and send a name of up to 30 MB."""
+    """Return a name, shortened for use in errors. Otherwise every error would store and send a name of up to 30
+    MB.
+    """
     return name if len(name) <= LONGEST_SHOWN else shortened(name[: LONGEST_SHOWN + 1], LONGEST_SHOWN)
 
 

@@ -1,4 +1,4 @@
-"""The waiting time that an HTTP answer requests."""
+"""The waiting time that an HTTP response requests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LONGEST_TEXT = 200
 
 
 def retry_after(header: Callable[[str], str | None], now: datetime, *, most: float) -> float | None:
-    """Return the seconds in `retry-after-ms` or `Retry-After` (seconds, or a date), from 0 to `most`.
+    """Return the seconds to wait by `retry-after-ms` or `Retry-After` (seconds, or a date), from 0 to `most`.
 
-    A date counts from the answer's own date, or from `now` (aware) if it has none. None if neither header is
-    readable. Never raises.
+    A date counts from the response's own date, or from `now` (aware) if it has none. Returns None if neither header
+    is readable. Never raises.
     """
     for name, seconds in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if (number := _number(header(name))) is not None:
@@ -25,7 +25,7 @@ def retry_after(header: Callable[[str], str | None], now: datetime, *, most: flo
 
 
 def _number(text: str | None) -> float | None:
-    """Parse a number of at least 0; None for anything else, such as a meaningless negative wait."""
+    """Parse a number of at least 0. Return None for anything else, including negative numbers."""
     try:
         number = float(text or "")
     except ValueError:

@@ -22,13 +22,13 @@ _NO_ROOM = frozenset(
         "minProperties", "maxProperties", "unevaluatedProperties",
     }
 )  # fmt: skip
-"""Keywords of an object's schema that an additional property could violate."""
+"""Keywords of an object's schema that may forbid an additional property."""
 
 
 def code_of(job_name: str, custom_id: str) -> str:
     """Return the code of a row: 8 letters and digits, equal in every run of the job.
 
-    The code ignores case and spaces of the id, since providers may change both.
+    The code ignores the case of the id and spaces around it, since providers may change both.
     """
     key = blake2b(job_name.encode(), digest_size=32).digest()
     digest = blake2b(custom_id.strip().casefold().encode(), key=key, digest_size=_DIGEST_BYTES).digest()
@@ -36,7 +36,7 @@ def code_of(job_name: str, custom_id: str) -> str:
 
 
 def problem_with(schema: Mapping[str, Any] | None) -> str | None:
-    """Return why answers that fit a schema cannot repeat a code, or None."""
+    """Return why answers that fit a schema cannot repeat a code, or None if they can."""
     if schema is None:
         return f"`check: {NONCE}` needs a `schema`, in which the answer gives a code back"
     if schema.get("type") != "object" or not isinstance(schema.get("properties"), Mapping):
@@ -49,7 +49,7 @@ def problem_with(schema: Mapping[str, Any] | None) -> str | None:
 
 
 def with_property(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object's schema with the property for the code as its first property."""
+    """Return an object's schema with the property for the code added first, as a required property."""
     properties = {PROPERTY: {"type": "string"}, **schema["properties"]}
     return {**schema, "properties": properties, "required": [PROPERTY, *schema.get("required", ())]}
 
@@ -60,7 +60,7 @@ def instruction(code: str) -> str:
 
 
 def without_code(value: Any, schema: Mapping[str, Any] | None) -> Any:
-    """Return an answer without its code, unless its schema asks for one."""
+    """Return an answer without its code, unless its own schema has a property of that name."""
     if not isinstance(value, dict) or PROPERTY not in value or schema is None:
         return value
     if PROPERTY in (schema.get("properties") or ()):

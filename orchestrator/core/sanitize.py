@@ -1,7 +1,7 @@
 """Pure functions that make untrusted text (from models, documents, providers) safe to print.
 
-A terminal obeys escape sequences from any source, and bidirectional controls make a line read as something else. Each
-such character is printed as an escape such as `\\u001b`. JSON uses the same escapes, so JSON keeps its meaning.
+A terminal obeys escape sequences from any source, and bidirectional controls make a line look like different text.
+Each such character is printed as an escape such as `\\u001b`. JSON uses the same escapes, so JSON keeps its meaning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BLANKS = re.compile(r"[ \t\r\n]+")
 
 
 def escape_controls(text: str) -> str:
-    """Replace each control character by `\\uXXXX`. Tabs and newlines stay."""
+    """Replace each control character with `\\uXXXX`. Tabs and newlines stay."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -42,5 +42,5 @@ BOM = "\ufeff"
 
 
 def no_formula(text: str) -> str:
-    """Return a text that no spreadsheet executes: a text that looks like a formula is quoted."""
+    """Return the text, with a leading `'` if a spreadsheet could run it as a formula."""
     return f"'{text}" if text.startswith(_STARTS) else text

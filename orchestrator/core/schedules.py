@@ -1,4 +1,4 @@
-"""Schedules and their nights: states, rules and facts."""
+"""Schedules and their nights, with the states and rules of nights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NightState(StrEnum):
 
 
 class Misfire(StrEnum):
-    """Rules for a night that is found late, but within the grace period."""
+    """Rules for a night that orch finds late, but within the grace period."""
 
     RUN = "run"
     SKIP = "skip"
@@ -67,9 +67,9 @@ class Schedule(Struct, frozen=True):
 class Night(Struct, frozen=True):
     """A run of a schedule. `id` is 0 until the store assigns it.
 
-    `night` is its date by `cron` and identifies the run; users see `called`. `slot` is the time of day if a date has
-    several runs. `code` says why the night failed; `asked_by` names the person who started it by hand, at `due_at`.
-    `job_id` may name a job that was removed later or, if nothing had changed, an earlier night's job.
+    `night` is its date by `cron` and identifies the run; users see the date `called`. `slot` is the time of day if a
+    date has several runs. `code` says why the night failed. `asked_by` names the person who started it by hand, at
+    `due_at`. `job_id` may name a job that was removed later. If nothing had changed, it names an earlier night's job.
     """
 
     schedule_id: str
@@ -102,5 +102,9 @@ class Night(Struct, frozen=True):
 
 
 def night_title(job: Job, run: Night | None) -> str:
-    """Return a job's night with the day of the week: Fri 2026-11-20, or Fri 2026-11-20 14:00 if `run` made it."""
+    """Return the name of a job's night with the day of the week: Fri 2026-11-20, or Fri 2026-11-20 14:00.
+
+    The time of day appears if `run`, the night that made the job, has a `slot`. `run` is None if no schedule made the
+    job.
+    """
     return day_words(night_of(job.created_at)) if run is None else f"{day_words(run.called)} {run.slot}".rstrip()

@@ -15,7 +15,7 @@ ONE = frozenset(
 )  # fmt: skip
 LIST = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 NAMED = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
-"""Keywords (ONE, LIST, NAMED) whose values contain schemas: directly, in a list, or by name."""
+"""Keywords whose values contain schemas: one schema (ONE), a list of schemas (LIST), or schemas by name (NAMED)."""
 
 CHECKING = ONE | LIST | NAMED | {
     "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength",
@@ -29,7 +29,7 @@ ANNOTATIONS = frozenset(
         "contentEncoding", "contentMediaType", "contentSchema", "nullable",
     )
 )  # fmt: skip
-"""Keywords that only describe, and check nothing."""
+"""Keywords that only describe a value and check nothing."""
 _OTHER_WORDS: Mapping[str, str] = {
     "min": "minimum", "max": "maximum", "min_length": "minLength", "max_length": "maxLength", "min_items": "minItems",
     "max_items": "maxItems", "regex": "pattern", "choices": "enum", "values": "enum", "options": "enum",
@@ -37,7 +37,7 @@ _OTHER_WORDS: Mapping[str, str] = {
     "fields": "properties", "property": "properties", "props": "properties",
     "ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum",
 }  # fmt: skip
-"""JSON Schema keywords by their names in other tools. A schema with such a name is wrong: nothing checks it."""
+"""JSON Schema keywords by their names in other tools. These names are mistakes in a schema: they check nothing."""
 FORMATS = (
     "date", "date-time", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri",
     "uri-reference", "iri", "iri-reference", "uuid", "regex", "json-pointer", "relative-json-pointer", "uri-template",
@@ -54,7 +54,8 @@ _MORE_PROPERTIES = frozenset(("patternProperties", "$ref", "allOf", "anyOf", "on
 
 
 def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each misspelt keyword or format, empty `enum` and impossible pair of limits, with the mistake.
+    """Yield keyword and mistake for each misspelled keyword or format, empty `enum`, and lower limit above its upper
+    limit.
 
     JSON Schema silently ignores unknown keywords.
     """
@@ -75,7 +76,9 @@ def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield `required` with each required name that the schema forbids or misspells, so that no answer can fit."""
+    """Yield `required` and the mistake for each required name that `properties` lacks and the schema forbids or
+    misspells.
+    """
     names, required = schema.get("properties"), schema.get("required")
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     has_all = schema.keys().isdisjoint(_MORE_PROPERTIES)
@@ -91,7 +94,9 @@ def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def mistyped(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield `enum` or `const` with each of its values that `type` rules out, so that no answer can have the value."""
+    """Yield `enum` or `const` and the mistake for each of its values that `type` rules out: no answer can have the
+    value.
+    """
     kinds = schema.get("type")
     wanted = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
     values = schema.get("enum")

@@ -24,7 +24,10 @@ class NullRemover:
         self._left = MAX_STEPS
 
     def removed(self, value: Any) -> Any:
-        """Return the value without such nulls; the same object if there are none. Raises TooManySteps."""
+        """Return the value without nulls that its schema forbids in optional properties.
+
+        Returns the same object if the value has no null. Raises TooManySteps.
+        """
         return self._removed(value, self._validator) if _has_null(value) else value
 
     def _removed(self, value: Any, validator: Any) -> Any:
@@ -70,7 +73,7 @@ class NullRemover:
         return found
 
     def _together(self, validator: Any) -> Iterator[Any]:
-        """Yield the validators that apply to the same value, also through `$ref` and `allOf`."""
+        """Yield the validators that apply to the same value, including schemas behind `$ref` and `allOf`."""
         pending = [validator]
         while pending:
             one = pending.pop()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from orchestrator.core.sanitize import cut
 
 MOST_MEMORY = 8 << 20
-"""Maximum number of bytes of a compiled pattern."""
+"""Maximum memory of a compiled pattern, in bytes."""
 MOST_SHOWN = 80
 
 _TOKEN = re.compile(

@@ -24,7 +24,7 @@ MAX_DEPTH = 100
 """Maximum number of levels of lists and objects in an answer."""
 STEPS = 200_000
 STEPS_A_BYTE = 20
-"""Steps, of about a microsecond, that each byte of an answer adds to the base budget `STEPS`."""
+"""Steps that each byte of an answer adds to the base budget STEPS. A step takes about a microsecond."""
 MAX_SUBSCHEMAS = 50_000
 
 WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0))
@@ -38,11 +38,11 @@ _UNCOUNTED = frozenset(("unevaluatedItems", "unevaluatedProperties", "$dynamicRe
 
 
 class TooCostly(Exception):
-    """Raised if a check has used up its budget."""
+    """A check has used up its budget."""
 
 
 def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the schema that a mapping without any keyword was probably meant to be; None for a schema.
+    """Return the schema that a mapping without schema keywords probably means. None if the mapping is a schema.
 
     OpenAI's `response_format`, for example, has the schema under `schema`.
     """
@@ -61,7 +61,9 @@ def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
-    """Yield mistakes in a formally valid schema: bad patterns, misspelt keywords, cycles, impossible demands."""
+    """Yield mistakes in a formally valid schema: bad patterns, misspelled keywords, cycles, impossible
+    requirements.
+    """
     for number, (place, part) in enumerate(_parts(schema, ())):
         if number == MAX_SUBSCHEMAS:
             yield (), f"has more than {MAX_SUBSCHEMAS:,} parts"
@@ -82,7 +84,7 @@ def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
 
 
 def without_nullable(schema: Mapping[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield the place and the correct form of each part with OpenAPI's `nullable: true`, which checks nothing."""
+    """Yield each part with OpenAPI's `nullable: true`, which checks nothing: its place and its correct form."""
     for place, part in _parts(schema, ()):
         if part.get("nullable") is not True or "null" in (kind := part.get("type", ())):
             continue
@@ -149,7 +151,7 @@ def _refers_to_itself(part: Mapping[str, Any], resolver: Any, done: set[int]) ->
 
 
 def _same_value_schemas(part: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the schemas that apply to the same value. Unresolvable references are reported elsewhere."""
+    """Yield the schemas that `part` applies to the same value. Unresolvable references are reported elsewhere."""
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
@@ -166,7 +168,7 @@ def _same_value_schemas(part: Mapping[str, Any], resolver: Any) -> Iterator[tupl
 
 
 class SchemaCheck:
-    """Checks of answers against a schema."""
+    """Checks answers against a schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -279,7 +281,7 @@ def _counted(keyword: Keyword) -> Keyword:
 
 
 def _type(validator: Any, types: str | list[str], instance: Any, schema: Any) -> list[Any]:
-    """Check `type`, which nearly every schema has, without the cost of a generator."""
+    """Check `type` without the cost of a generator, since nearly every schema has this keyword."""
     wanted = (types,) if isinstance(types, str) else types
     for name in wanted:
         if validator.is_type(instance, name):
@@ -400,11 +402,11 @@ def _constant(held: _ById) -> Any:
 
 
 def _free(steps: float) -> None:
-    """Spend nothing, for a schema's own keys: these are computed only once."""
+    """Spend no steps. For keys of a schema's own values, which are computed only once."""
 
 
 def _key(value: Any, spend: Callable[[float], None] = _spend) -> Any:
-    """Return a hashable key; keys are equal if JSON Schema calls the values equal. 1 is 1.0, but true is not 1."""
+    """Return a hashable key. Values that JSON Schema calls equal have equal keys: 1 equals 1.0, but not true."""
     spend(0.5)
     if isinstance(value, bool):
         return bool, value

@@ -1,6 +1,6 @@
-"""SFTP for fsspec with the rules of `ssh`: only known servers, timeouts, and files written whole or not at all.
+"""SFTP for fsspec. It connects only to hosts that `ssh` knows, has timeouts, and writes files whole or not at all.
 
-Import it only if paramiko is installed.
+Import this module only if paramiko is installed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from orchestrator.core.errors import StorageRefused
 
 CONNECT_SECONDS = 30
 SILENT_SECONDS = 60
-"""Seconds without an answer after which a server counts as gone."""
+"""Seconds of silence after which a server counts as gone."""
 KNOWN = "/etc/ssh/ssh_known_hosts"
 AHEAD = 64
-"""Number of file pieces to request before the first arrives."""
+"""Number of pieces of a file to request before the first piece arrives."""
 
 
 class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
@@ -35,7 +35,7 @@ class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # pa
 
 
 class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """The files of a server, for use by one thread. The next call reopens a lost connection."""
+    """The file system of an SFTP server, for use by one thread. After a lost connection, the next call reconnects."""
 
     cachable = False
 
@@ -65,7 +65,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
 
     @property
     def ftp(self) -> Any:
-        """The live session."""
+        """The SFTP session; reconnects if the connection was lost."""
         transport = self.client.get_transport()
         if transport is None or not transport.is_active():
             self._connect()
@@ -84,7 +84,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         self.ftp.get(path, lpath, _steps(callback), max_concurrent_prefetch_requests=AHEAD)
 
     def put_file(self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, **options: Any) -> None:
-        """Write under a temporary name first, so that readers find the old file or the whole new one."""
+        """Upload a file under a temporary name, then rename it, so that readers never find a partial file."""
         path = self._strip_protocol(rpath)
         folder, _, name = path.rpartition("/")
         self.makedirs(folder, exist_ok=True)
@@ -98,12 +98,12 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
             raise
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
-        """Write bytes, and create missing folders."""
+        """Write bytes to a file, and create missing folders."""
         self.makedirs(self._parent(self._strip_protocol(path)), exist_ok=True)
         super().pipe_file(path, value, mode=mode, **options)
 
     def ukey(self, path: str) -> str:
-        """Return an id of the content, without the time of the last read, which fsspec's own id includes."""
+        """Return an id of the content. Unlike fsspec's own id, it ignores the time of the last read."""
         told = {**self.info(path), "time": None}
         return sha256(str(told).encode()).hexdigest()
 
@@ -120,7 +120,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
 
 
 def _steps(callback: Any) -> Callable[[int, int], None]:
-    """Adapt fsspec's callback for paramiko, which reports the total of bytes so far."""
+    """Adapt fsspec's callback, which expects increments, to paramiko, which reports the total bytes so far."""
     so_far = 0
 
     def step(bytes_so_far: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Shards (the rows of a batch): their states, transitions and facts."""
+"""Shards (the rows of a batch), with their states and transitions."""
 
 from __future__ import annotations
 
@@ -59,25 +59,30 @@ TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
     ShardState.CANCELLED: frozenset(),
 }
 AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
-"""States of a shard that was or may have been sent but is not collected: its cost is not booked."""
+"""States of a shard that was sent, or may have been, but is not collected: its cost is not booked yet."""
 AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 """States of a shard whose backend still has work to do."""
 
 
 class Shard(Struct, frozen=True):
-    """The rows of a batch, with one backend, endpoint and model. `provider_*` fields are the provider's statements.
+    """The rows of a batch, with one backend, endpoint and model. The `provider_*` fields are as the provider reports
+    them.
 
-    `tokens` estimates the prompts' tokens; `max_output` limits the tokens of all answers, None if a row has no limit.
-    `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says why the
-    shard waits, and `held_code` says it for programs. `intended_at` is when the intent to send it was last committed.
-    `account` is the batch's owner. `status_at` is when `provider_status` last changed, and `started_at` when the
-    batch was first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last
-    reported the batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the
-    decision to reroute its rows was made, for the reason `rerouted_for`. `owed` counts rows given up although their
-    answers may exist; the search for them ends at `cleaned_at`, when remote files were deleted or given up.
-    `took_seconds` is the batch's duration by the provider's clock. `failing` counts rows that failed while the batch
-    runs, by `new` or `known` and by code; None if its results cannot be read before its end. `preflight` names the
-    fields of the single row that is tried at the synchronous endpoint before a batch; None for a batch.
+    `tokens` estimates the prompts' tokens. `max_output` limits the tokens of all answers, None if a row has no limit.
+    `account` is the batch's owner. `refusal_code` and `refusal` say why the backend created no batch, in its own code
+    and words. `held` says why the shard waits, for people; `held_code` is the same for programs. `preflight` names
+    the fields of the single row that is tried at the synchronous endpoint before a batch; None for a batch.
+
+    `intended_at` is when the intent to send the shard was last committed. `status_at` is when `provider_status` last
+    changed, and `started_at` when the batch was first in progress. `first_at` is when its first row was seen done,
+    and `seen_at` when the backend last reported the batch. `took_seconds` is the batch's duration by the provider's
+    clock.
+
+    `sends` counts the attempts to create the batch, 0 for an adopted batch. `rerouted_at` is when the decision to
+    reroute its rows was made, for the reason `rerouted_for`. `owed` counts rows given up although their answers may
+    exist. The search for these answers ends at `cleaned_at`, when remote files were deleted or given up. `failing`
+    counts rows that failed while the batch runs, by `new` or `known` and by code. It is None if the results cannot be
+    read before the batch ends.
     """
 
     id: ShardId
@@ -130,13 +135,13 @@ class Shard(Struct, frozen=True):
     def done_rows(self) -> int:
         """Number of rows that the backend has finished, by its own count.
 
-        Rows that a batch reports as failed because it was cut short do not count.
+        If the batch was cancelled or has expired, its failed rows do not count.
         """
         cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
         return self.provider_completed + (0 if self.provider_status in cut else self.provider_failed)
 
 
 def batches_words(shards: Sequence[Shard]) -> str:
-    """Count batches and their rows, and name their backends: `2 batches of 30 rows at openai`."""
+    """Describe batches by their number, rows and backends: `2 batches of 30 rows at openai`."""
     rows, names = sum(one.rows for one in shards), ", ".join(sorted({one.backend for one in shards}))
     return f"{number_of(len(shards), 'batch')} of {number_of(rows, 'row')} at {names}"

@@ -1,4 +1,4 @@
-"""Storages of fsspec, opened for use by threads and long-running processes."""
+"""fsspec storages, opened for use by threads and long-running processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.core.errors import StorageRefused
 SFTP = ("sftp", "ssh")
 KEYS = "the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID"
 _LOGGERS = ("azure", "fsspec", "gcsfs", "paramiko")
-"""Libraries that log failed attempts to stderr by default; the errors already say the same."""
+"""Loggers of libraries that log failed attempts to stderr by default; the raised errors say the same."""
 
 _OF_KEYS = ("NoCredentialsError", "DefaultCredentialsError", "ClientAuthenticationError")
 """Names of the credential errors of botocore and of Google's and Azure's libraries, which are optional."""
@@ -20,9 +20,9 @@ _NOWHERE = logging.NullHandler()
 
 
 def opened(address: str, **options: Any) -> tuple[Any, str]:
-    """Open an address's storage, without cached listings; return it with the path in it. `options` are fsspec's.
+    """Open the storage of an address, without cached listings. Return the storage and the path within it.
 
-    Raises the storage's own errors, and StorageRefused.
+    `options` are passed to fsspec. Raises StorageRefused, or the storage's own errors.
     """
     from fsspec import get_filesystem_class
     from fsspec.core import url_to_fs
@@ -45,20 +45,23 @@ def opened(address: str, **options: Any) -> tuple[Any, str]:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """True if a storage refuses this user or lacks keys, by type and HTTP status."""
+    """True if the type or HTTP status of an error shows that a storage refuses this user or lacks keys."""
     # Keep this order: reading `code` warns on objects that also have an earlier name.
     status = next((getattr(error, name) for name in ("status_code", "status", "code") if hasattr(error, name)), None)
     return type(error).__name__ in _OF_KEYS or status in (401, 403)
 
 
 class PerThread:
-    """Storages for threads. A storage with blocking calls has one connection: threads could get each other's data."""
+    """Gives each thread its own copy of a storage that threads cannot share.
+
+    A storage with blocking calls has one connection: threads could get each other's data.
+    """
 
     def __init__(self) -> None:
         self._local = local()
 
     def here(self, storage: Any) -> Any:
-        """Return the storage, or a copy of it for this thread alone. Raises connection errors."""
+        """Return the storage if threads may share it, or else this thread's own copy. Raises connection errors."""
         if _is_shared(storage):
             return storage
         known: dict[int, tuple[Any, Any]] = self._local.__dict__.setdefault("known", {})
@@ -70,7 +73,7 @@ class PerThread:
 
 
 def _is_shared(storage: Any) -> bool:
-    """True if many threads may use a storage, or all storages of a class.
+    """True if threads may share a storage, or all storages of a class.
 
     fsspec's asynchronous storages run in their own loop; other libraries' storages are built for threads.
     """

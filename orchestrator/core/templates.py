@@ -46,7 +46,9 @@ _COMPILING = (*_RENDERING, SyntaxError, AssertionError)
 
 
 class TemplateProblem(Exception):
-    """A template that cannot be compiled, or gives no prompt for these fields. `line` is its line, if known."""
+    """A template cannot be compiled, or gives no prompt for these fields. `line` is the line of the mistake, if
+    known.
+    """
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -69,7 +71,9 @@ class Template:
             self.variables = frozenset(self._in_worker("check", source))
 
     def render(self, fields: Mapping[str, object]) -> str:
-        """Return the prompt. Raises TemplateProblem or StorageError, or Interrupted at a request to stop."""
+        """Return the prompt. Raises TemplateProblem or StorageError, or Interrupted if the process was asked to
+        stop.
+        """
         if self._compiled is not None:
             return _rendered(self._compiled, fields)
         if len(self._trips) >= MOST_TRIPS:
@@ -98,7 +102,7 @@ def template(source: str) -> Template:
 
 
 def check(source: str) -> Iterator[tuple[bool, str, int | None]]:
-    """Yield the names in a template, or its mistake; runs in a worker process."""
+    """Yield each variable of a template, or its mistake, as (is a mistake, text, line). Runs in a worker process."""
     try:
         for name in sorted(_compiled(source)[1]):
             yield False, name, None
@@ -107,7 +111,7 @@ def check(source: str) -> Iterator[tuple[bool, str, int | None]]:
 
 
 def render(source: str, fields: Mapping[str, object]) -> Iterator[tuple[bool, str, int | None]]:
-    """Yield the prompt, or the template's problem; runs in a worker process."""
+    """Yield the prompt, or the template's mistake, as (is a mistake, text, line). Runs in a worker process."""
     try:
         yield False, _rendered(_compiled(source)[0], fields), None
     except TemplateProblem as problem:

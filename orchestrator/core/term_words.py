@@ -1,4 +1,4 @@
-"""How a user writes a job's terms: as options of a command, or as arguments of a call."""
+"""Spellings of a job's terms in messages: as options of a command, or as arguments of a call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TermWords(StrEnum):
     ARGUMENTS = "arguments"  # budget=0.5
 
     def term(self, name: str, value: str | Decimal | None = None) -> str:
-        """Return a term with its value; without a value, the term's name."""
+        """Return a term with its value, or only its name if `value` is None."""
         plain = f"{value:f}" if isinstance(value, Decimal) else value
         if self is TermWords.OPTIONS:
             return f"--{name}" if value is None else f"--{name} {plain}"

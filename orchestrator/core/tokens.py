@@ -43,17 +43,18 @@ def _load_ranks(name: str) -> dict[bytes, int]:
 
 
 def of_picture(data: bytes) -> int:
-    """Return the tokens of a JPEG or PNG picture, from its first bytes: one for every 750 pixels.
+    """Return the number of tokens of a JPEG or PNG picture: one for every 750 pixels.
 
-    This is Anthropic's rule for pictures that it does not scale down. OpenAI's patches (32 x 32 pixels, at most
-    1,536) and tiles give no more tokens for a page. The same is true of Qwen-VL's patches in vLLM (28 x 28).
+    Only the first bytes of `data` are read. The rule is Anthropic's, for pictures that it does not scale down.
+    OpenAI's patches (32 x 32 pixels, at most 1,536) and tiles give no more tokens for a page. The same is true of
+    Qwen-VL's patches in vLLM (28 x 28).
     """
     width, height = _dimensions(data)
     return -(-width * height // PIXELS_PER_TOKEN)
 
 
 def _dimensions(data: bytes) -> tuple[int, int]:
-    """Return width and height; an unreadable picture counts as a page in good resolution."""
+    """Return width and height in pixels. An unreadable picture counts as a page in good resolution."""
     if data.startswith(b"\x89PNG") and len(data) >= 24:
         return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
     at = 2
@@ -88,7 +89,10 @@ def _encode(text: str) -> list[int]:
 
 
 def cut(text: str, limit: int) -> tuple[str, int | None]:
-    """Return a text's first `limit` tokens, and its token count if it was cut (estimated for a long text)."""
+    """Return a text's first `limit` tokens, and its token count. The count is None if the text was not cut.
+
+    The count of a long text is estimated.
+    """
     if len(text) * 4 <= limit or len(text.encode()) <= limit:
         return text, None  # a token is at least one byte
     head = text[: limit * _CHARS_PER_TOKEN_AT_MOST]

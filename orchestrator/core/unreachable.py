@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Unreached(StrEnum):
-    """Reasons that have their own cures."""
+    """Reasons for a failed connection that have their own cures."""
 
     NAME = "name"  # this machine does not know the host's name
     TLS = "tls"  # the server does not speak TLS, or its certificate is not trusted
@@ -40,7 +40,7 @@ def reason(error: BaseException) -> str:
 
 
 def unreached(error: BaseException | None) -> Unreached | None:
-    """Return the reason why no connection was made, if that reason has its own cure; else None."""
+    """Return why no connection was made, if that reason has its own cure; otherwise None."""
     match None if error is None else _system_error(error):
         case socket.gaierror() | UnicodeError():
             return Unreached.NAME

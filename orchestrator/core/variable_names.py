@@ -1,6 +1,6 @@
-"""Names of environment variables that hold secrets, distinguished from the secrets themselves. Pure.
+"""Checks that a setting has the name of an environment variable, and not the secret itself. Pure.
 
-A user may write a secret where the name belongs, so no message repeats the text.
+A user may write a secret in place of the name, so no message repeats the text.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _SECRET = regex(
     r"|[0-9a-f]{32,}"
     r"|(?:\w*_)?(?=[A-Za-z0-9]*[a-z])(?=[A-Za-z0-9]*[A-Z])(?=[A-Za-z0-9]*\d[A-Za-z])[A-Za-z0-9]{20,}"
 )
-"""Matches secrets that could be names, by their prefixes, or because letters of both cases and digits are mixed.
+"""Matches secrets that could be names: by their prefixes, as long hexadecimal numbers, or by mixed cases and digits.
 
-Digits at the end alone are no sign: MyCompanysOpenAIKey2026.
+Digits only at the end do not make a secret: MyCompanysOpenAIKey2026.
 """
 
 
 def variable_problem(text: str) -> str | None:
-    """Return why a text is not the name of a variable, with the cure; None if it is a name."""
+    """Return why a text is not the name of a variable, with the cure; None if it may be a name."""
     if bare := _REFERENCE.fullmatch(text):
         return f"is not the name of an environment variable: write {bare[1]} alone"
     if _SECRET.fullmatch(text):

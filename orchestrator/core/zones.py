@@ -14,7 +14,7 @@ _EXACT = timedelta(seconds=1)
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by name. Raises InputError."""
+    """Return a time zone by name. Raises InputError if no time zone has that name."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -27,7 +27,8 @@ def zone_of(name: str) -> ZoneInfo:
 def utc_offsets(zone: tzinfo | None, first: datetime, last: datetime) -> Iterator[tuple[datetime, timedelta]]:
     """Yield a zone's UTC offsets from `first` to `last`, each with the instant at which it ends.
 
-    The last offset ends after `last`. None is this machine's zone. Assumes that clocks change at most once a day.
+    The last offset ends after `last`. If `zone` is None, this machine's zone is used. Assumes that clocks change at
+    most once a day.
     """
     at = first.astimezone(UTC)
     while at <= last:

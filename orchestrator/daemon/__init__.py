@@ -1,1 +1,1 @@
-"""The process that runs unattended: its loop, lock, schedules, monitor, and channels for messages to people."""
+"""The daemon, orch's unattended process: its loop, lock, schedules, monitor, and channels for messages to people."""

@@ -18,13 +18,16 @@ DEFAULT = "APPRISE_URLS"
 
 
 class Apprise(Struct, frozen=True):
-    """A channel whose option `urls_env` names the variable with the addresses, separated by spaces."""
+    """A channel for Apprise. Its option `urls_env` names the variable with the addresses, separated by spaces."""
 
     options: Mapping[str, Any]
     environ: Mapping[str, str]
 
     def send(self, message: Message) -> None:
-        """Send a message to all addresses. Raises UsageError without any, BackendError if a service refuses."""
+        """Send a message to all addresses. Raises UsageError if Apprise or a valid address is missing.
+
+        Raises BackendError if a service refuses the message.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings from Apprise's own libraries
             self._send(message)

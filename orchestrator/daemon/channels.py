@@ -27,11 +27,12 @@ GROUP = "orch.channels"
 _APPRISE = metadata.EntryPoint("apprise", "orchestrator.daemon.apprise_channel:Apprise", GROUP)
 SECONDS = 10.0
 MOST_CHARACTERS = 3000
-"""Maximum characters of a message: a chat would cut a longer one."""
+"""Maximum characters of a webhook's message: chats cut longer messages."""
 
 
 class Message(Struct, frozen=True):
-    """A message: `brief` for a chat, `text` (Markdown) and `page` (HTML, may be None) in full.
+    """A message to people. `brief` is for a chat; `text` (Markdown) and `page` (HTML, may be None) are for the full
+    report.
 
     `name` is its file name without suffix, and identifies the message if it is sent repeatedly. `at` is when it was
     written.
@@ -58,14 +59,16 @@ class Channel(Protocol):
 
 
 class Webhook(Struct, frozen=True):
-    """JSON in the form of Slack's incoming webhooks and compatible services."""
+    """A channel that posts JSON in the format of Slack's incoming webhooks, which other services accept too."""
 
     variable: str
     environ: Mapping[str, str]
     name: str = "webhook"
 
     def send(self, message: Message) -> None:
-        """POST a message. Raises UsageError if the variable has no URL, BackendError if the message is refused."""
+        """POST a message. Raises UsageError if the variable has no URL, BackendError if the message is not
+        accepted.
+        """
         url = _variable(self.variable, self.environ, "the address of the webhook")
         text = f"*{_slack(one_line(message.subject))}*\n{_slack(message.brief)}"
         if len(text) > MOST_CHARACTERS:
@@ -87,7 +90,7 @@ class Webhook(Struct, frozen=True):
 
 
 class Mail(Struct, frozen=True):
-    """Mail over SMTP, with the text and the page."""
+    """A channel that sends mail over SMTP, with the text and the page."""
 
     to: tuple[str, ...]
     server: Smtp
@@ -95,12 +98,15 @@ class Mail(Struct, frozen=True):
     name: str = "mail"
 
     def send(self, message: Message) -> None:
-        """Send a message. Raises UsageError if a variable is not set, BackendError if the message is refused."""
+        """Send a message. Raises UsageError if a variable is not set, BackendError if the message is not accepted."""
         with self._connected() as smtp:
             smtp.send_message(self._written(message))
 
     def check(self) -> None:
-        """Sign in at the server, without a message. Raises UsageError for an unset variable, or BackendError."""
+        """Connect and sign in to the mail server, without sending a message.
+
+        Raises UsageError if a variable is not set, BackendError if the server fails or refuses.
+        """
         with self._connected():
             pass
 
@@ -150,7 +156,7 @@ class Mail(Struct, frozen=True):
 
 
 class Folder(Struct, frozen=True):
-    """Files, each complete or absent: the text, with the page beside it."""
+    """A channel that writes the text to a file, and the page to a file beside it. Each file is complete or absent."""
 
     path: Path
     name: str = "folder"
@@ -165,14 +171,15 @@ class Folder(Struct, frozen=True):
             raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error
 
     def check(self) -> None:
-        """Check that the path is a folder, or that a folder can be made there. Raises StorageError."""
+        """Check that the path is a writable folder, or that a folder can be created there. Raises StorageError."""
         place = next(one for one in (self.path, *self.path.absolute().parents) if one.exists())
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise StorageError(f"a report cannot be written to {self.path}: {place} is not a folder to write into")
 
 
 class Plugged(Struct, frozen=True):
-    """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
+    """A channel from another package: an entry point in the group `orch.channels`, called with options and
+    environment.
 
     The plug-in returns an object with `send(message)`. orch loads the plug-in for each message. A broken plug-in is
     only reported.

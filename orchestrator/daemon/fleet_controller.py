@@ -1,4 +1,4 @@
-"""Control of a fleet's engines: each second, reads their state, decides by `policy.engine_switches`, and acts."""
+"""Controls a fleet's engines. Each second it reads their state, decides by `policy.engine_switches`, and acts."""
 
 from __future__ import annotations
 
@@ -40,20 +40,24 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 START_SECONDS = 60.0
-"""Assumed start time of a model until it is measured."""
+"""Assumed seconds that a model needs to start, until a start was measured."""
 GATHER_SECONDS = 3.0
-"""Delay from the first rows to the first start. A job's batches arrive one by one, and their models decide."""
+"""Seconds from the first waiting rows to the first start of an engine.
+
+A job's batches arrive one by one, and the choice of engine depends on all their models.
+"""
 PREPARE_SECONDS = 30.0
-"""Pause between attempts to find the slots of the engines."""
+"""Seconds between attempts to find the engines' slots."""
 
 Key = tuple[str, Slots]
 
 
 class FleetController:
-    """Controls a fleet: `begin` starts to control a server's engines, `end` stops that, `close` ends the engines.
+    """Controls a fleet. `begin` starts to control a server's engines, `end` stops controlling, `close` also ends the
+    engines.
 
     `folder` is the folder of the server, `tell` receives progress messages, and `now` is the clock for the hours.
-    `starts` has the seconds of each model's earlier starts.
+    `starts` has the seconds that each model's earlier starts took.
     """
 
     def __init__(
@@ -81,12 +85,14 @@ class FleetController:
         self._watches: dict[Key, SpeedWatch] = {}
         self._rates: dict[str, RateWatch] = {}
         self._pending_since: dict[Key, float] = {}
-        """Times at which engines began to wait for a machine."""
+        """Times at which engines began to wait for a machine, by engine."""
         self._leaving: dict[Key, threading.Thread] = {}
         self._waited_at: dict[str, datetime] = {}
-        """Times of a model's last waiting row, or of its engine's start."""
+        """Time of each model's last waiting row. Without rows so far, the time at which its engine or a wish for it
+        was first seen.
+        """
         self._asked_at: float | None = None
-        """Time at which rows began to wait while no engine runs."""
+        """Time at which rows began to wait without any engine, or None."""
         self._holds = HeldGpus(name, now)
         self._told: list[dict[str, Any]] = []
         self._problem: str | None = None
@@ -101,7 +107,7 @@ class FleetController:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop the control. The engines continue."""
+        """Stop controlling the engines. They keep running."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
@@ -130,7 +136,7 @@ class FleetController:
             self._ending.wait(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Read the engines' state, decide and act, once."""
+        """Run one round: read the engines' state, decide and act."""
         if not self._is_prepared():
             self._told = self._report([], {})
             return
@@ -198,7 +204,9 @@ class FleetController:
         return ModelTerms(name, model.tensor_parallel, model.swap == "sleep", start, settings.rows_per_second)
 
     def _valid_wishes(self, now: datetime) -> dict[str, EngineWish]:
-        """Return the valid wishes. A start wish expires once the model has been idle for the idle time."""
+        """Return the wishes that still count, by model. A start wish expires once the model has been idle for the
+        idle time.
+        """
         idle = self._settings.idle
         return {
             name: one.wish

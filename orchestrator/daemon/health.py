@@ -20,7 +20,7 @@ from orchestrator.settings.home import Home
 
 
 def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
-    """Return the health of a backend's server, or None if it does not run."""
+    """Return the health of a backend's server, or None if it does not run or does not answer."""
     socket: Path = socket_path(home.server(backend))
     if not socket.exists():
         return None
@@ -35,8 +35,8 @@ def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
 def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the upstream that failed last if all of a server's upstreams are down, else None.
 
-    Engines that wait for a machine, or were given up, are not upstreams yet. Without upstreams, the engine that has
-    waited for the shortest time counts as down.
+    Engines that wait for a machine, or were given up, are not upstreams yet. If the server has only these engines,
+    one counts as down: the engine that has waited for the shortest time.
     """
     upstreams: list[Mapping[str, Any]] = health["upstreams"]
     if not upstreams:
@@ -57,7 +57,7 @@ def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | No
 
 
 def without_engine(health: Mapping[str, Any]) -> str | None:
-    """Describe the engines of a server that has rows but no upstream yet; None in any other case."""
+    """Describe the engines of a server that has running batches but no upstream yet; None in any other case."""
     engines: list[Mapping[str, Any]] = health["engines"]
     if health["upstreams"] or not engines or not health["running_batches"]:
         return None
@@ -69,13 +69,13 @@ def without_engine(health: Mapping[str, Any]) -> str | None:
 
 
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds that backends have had no working upstream. Working backends are left out."""
+    """Return for how many seconds each backend has had no working upstream. Working backends are left out."""
     last = {name: last_to_fail(told) for name, told in health.items()}
     return {name: float(one["problem_seconds"]) for name, one in last.items() if one is not None}
 
 
 def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the upstream that failed last, if the server has work and no upstream answers, else None."""
+    """Return the upstream that failed last if the server has work but all upstreams are down; otherwise None."""
     return last_to_fail(health) if health["running_batches"] else None
 
 
@@ -94,14 +94,15 @@ def remedy(first: Mapping[str, Any], name: str, settings: Backend | None) -> str
 
 
 class ServerHealth:
-    """Health of a daemon's batch servers. `told` has each server's last report."""
+    """Health of a daemon's batch servers. `told` holds each server's last report."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self.told: dict[str, Any] = {}
 
     def look(self, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Ask these servers. Return the last failed upstream of each server that has work while no upstream answers.
+        """Fetch the health of these servers. Return the upstream that failed last, for each server with work but no
+        working upstream.
 
         Raises StorageError if a server cannot write.
         """
@@ -118,5 +119,5 @@ class ServerHealth:
         return found
 
     def down(self) -> dict[str, float]:
-        """Return the seconds that backends have had no working upstream. Working backends are left out."""
+        """Return for how many seconds each backend has had no working upstream. Working backends are left out."""
         return down_for(self.told)

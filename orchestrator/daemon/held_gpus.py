@@ -1,4 +1,4 @@
-"""The time for which a fleet's engines hold GPUs, measured by regular checks."""
+"""Records how long a fleet's engines hold GPUs, by regular checks."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from orchestrator.daemon.replica.home_replica import HomeReplica
 
 LONGEST_ASK = 90.0
-"""Maximum seconds for a row asked before its batch, including its connection."""
+"""Maximum seconds for the single row that is asked before its batch, including its connection."""
 REMEMBERED = timedelta(days=30)
 """Maximum age of starts that predict the duration of the next start."""
 SHORT_DRAIN = 10.0
@@ -74,7 +74,7 @@ class Opened(Struct):
 class HomeBackends(BackendSet):
     """A home's backends, each opened at its first use and kept until `close`.
 
-    Without `dispatch`, no row is sent. With `only`, batches of other jobs rest in our own servers. `tell` receives
+    Without `dispatch`, no row is sent. With `only`, our own servers resume only that job's batches. `tell` receives
     progress messages of engines.
     """
 
@@ -216,11 +216,11 @@ class HomeBackends(BackendSet):
         return max([LONGEST_ASK, *(settings.request_timeout for settings in paid)])
 
     def last_paid(self) -> list[str]:
-        """Send no more billed rows. Return the backends that have billed rows in flight."""
+        """Stop sending billed rows. Return the backends that have billed rows in flight."""
         return self._last(SyncBackend)
 
     def last_in_flight(self) -> list[str]:
-        """Send no more rows from our own servers. Return the backends that have rows in flight."""
+        """Stop sending rows from our own servers. Return the backends that have rows in flight."""
         return self._last(object)
 
     def _last(self, kind: type) -> list[str]:
@@ -233,7 +233,7 @@ class HomeBackends(BackendSet):
         return found
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """Return the durable bytes of our running batches' result files, by path under the home. None: unknown."""
+        """Return the durable bytes of our running batches' result files, by path under the home; None if unknown."""
         found: dict[str, int | None] = {}
         for name, opened in [*self._opened.items()]:
             if opened.server is not None:
@@ -259,7 +259,7 @@ class HomeBackends(BackendSet):
     def _renew(self, name: str, found: Opened, settings: Backend) -> None:
         """Apply new settings to an open backend.
 
-        If its API or server changes, it is reopened at its next use. Prices and limits change at once.
+        If its API or server changes, the backend is opened again at its next use. Prices and limits change at once.
         """
         if found.server is not None and self._must_restart(name, found, settings):
             self._end(found.server, found, name)
@@ -305,7 +305,7 @@ def _needs_new_engines(before: Backend, settings: Backend) -> bool:
 
 
 def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
-    """Return the settings for a backend's own server. Raises UsageError if its key's variable is not set."""
+    """Return the settings for a backend's own server. Raises UsageError if the variable of its key is not set."""
     # A missing key is not the job's fault, so the job waits for a start with the key.
     variable = None if isinstance(backend, FleetBackend) else backend.api_key_env
     api_key = None if variable is None else key_of(name, variable, os.environ)

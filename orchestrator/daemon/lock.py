@@ -1,6 +1,7 @@
-"""The owner of a home's daemon, found by a lock on the home. The kernel drops the lock when its process ends.
+"""Finds the process that runs a home's daemon, by its lock on the home. The kernel drops the lock when the process
+ends.
 
-This module is separate, so that a command that only asks for the owner does not import the daemon.
+This module is separate, so that a command that only needs the owner does not import the daemon.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from orchestrator.core.errors import StorageError
 from orchestrator.settings.home import Home
 
 READER_SECONDS = 0.001
-"""Seconds until the next try to take a lock that readers hold."""
+"""Seconds between tries to take a lock that readers hold."""
 
 
 class Holder(Struct, frozen=True):
-    """The process that owns a home's daemon."""
+    """The process that runs a home's daemon."""
 
     pid: int
     command: str
@@ -40,7 +41,7 @@ class Holder(Struct, frozen=True):
 
 @contextmanager
 def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | None]:
-    """Take a home's daemon lock. Yield None if it is ours now, else its owner.
+    """Take a home's daemon lock. Yield None if this process has it now, else its owner. Raises StorageError.
 
     `command` is the name under which people see this process; None means its `orch` command.
     """
@@ -66,7 +67,7 @@ def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | Non
 
 
 def _taken(lock: IO[bytes]) -> bool:
-    """Take a home's lock. False if a daemon has it. Waits for readers, who hold it shared for a moment."""
+    """Take a home's lock. Return False if a daemon has it. Waits for readers, who hold it shared for a moment."""
     while not _flocked(lock, fcntl.LOCK_EX):
         if not _flocked(lock, fcntl.LOCK_SH):
             return False
@@ -91,7 +92,10 @@ def _write(lock: IO[bytes], text: str) -> None:
 
 
 def running_daemon(home: Home) -> Holder | None:
-    """Return the owner of a home's daemon, or None. Holds the lock shared for a moment (see `_taken`)."""
+    """Return the owner of a home's daemon, or None. Raises StorageError.
+
+    Holds the lock shared for a moment (see `_taken`).
+    """
     try:
         lock = home.lock.open("rb")  # a home may be readable but not writable
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The daemon: one process per home that runs the batch servers and takes the home's jobs through the pipeline.
 
 `orch up` is the daemon while it runs. `orch run` and `orch submit --wait` are the daemon while they wait, unless
-another process is. A lock on the home decides; the kernel drops the lock when its process ends.
+another process already is. A lock on the home decides. The kernel drops the lock when the process that holds it ends.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ HEALTH_SECONDS = 1.0
 BUSY_SHARE = 4.0
 TIDY_SECONDS = 3.0
 REFUSED_SECONDS = 5.0
-"""Maximum seconds that a caller waits for an upstream that refuses the key or account: only a person can end that."""
+"""Maximum seconds that a caller waits while an upstream refuses the key or account: only a person can correct
+that.
+"""
 LEAVING_SECONDS = 10.0
 """Seconds that a process waits for other jobs' rows in flight after its own job has ended."""
 SILENT_SECONDS = 3.0
@@ -79,10 +81,10 @@ SILENT_SECONDS = 3.0
 class Daemon:
     """Runs the jobs of a home. Create it only while holding the home's lock.
 
-    With `dispatch=False`, it serves existing batches and cancels them, but sends no row. With `only`, other jobs of
-    the home rest. `provider_calls` runs the calls to providers, by default in threads of its own. `builds` builds
-    jobs; without it, this process builds them. With a `replica`, it acts only while it is the active daemon.
-    `problem` says why rows do not run now, or is None.
+    With `dispatch=False`, it serves existing batches and cancels them, but sends no row. With `only`, it leaves all
+    other jobs of the home alone. `provider_calls` runs the calls to providers, by default in separate threads.
+    `builds` builds jobs; without it, this process builds them. With a `replica`, it acts only while it is the active
+    daemon. `problem` says why rows do not run now, or is None.
     """
 
     def __init__(
@@ -118,14 +120,16 @@ class Daemon:
         self.say: Callable[[str], None] = log.info
         """Called with messages about rows that delay the end of this daemon."""
         self.may_wait: Callable[[], bool] = lambda: False
-        """Returns True if the daemon's end may wait for rows in flight, which the next daemon would ask again."""
+        """Returns True if the end of the daemon may wait for rows in flight. Without the wait, the next daemon asks
+        them again.
+        """
         self.listeners: list[Callable[[Config], None]] = []
         self.rounds: list[Callable[[], None]] = []
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
         self._silent: set[str] = set()
         self._unreached: set[str] = set()
-        """Backends that do not answer, and that the caller has been told about."""
+        """Backends that do not answer and that the caller has been told about."""
         self.problem: str | None = None
         self._provider_calls = provider_calls or Threads()
         self._replica = replica
@@ -149,7 +153,7 @@ class Daemon:
                 self._provider_calls.wait(SHORTEST_WAIT)
 
     def _wait_for_paid_rows(self) -> None:
-        """Wait for billed answers, which the next daemon would ask and pay for again."""
+        """Wait for billed answers. Otherwise, the next daemon would ask and pay for these rows again."""
         until, is_said = time.monotonic() + self._backends.longest_paid_row(), False
         while self.may_act and time.monotonic() < until:
             if not (names := {*self._provider_calls.paying(), *self._backends.last_paid()}):
@@ -173,8 +177,8 @@ class Daemon:
     ) -> None:
         """Advance the home's jobs until `until()` is true. `tick` is called after each round.
 
-        A problem of one job does not stop others: it is recorded, and raised only if the caller waits for that job
-        (`mine`). Raises BackendError once none of that job's upstreams has answered for the backend's `patience`. A
+        A problem of one job does not stop other jobs. It is recorded, and raised only if the caller waits for that
+        job (`mine`). Raises BackendError if no upstream of that job has answered for the backend's `patience`. A
         problem of the home itself is always raised as StorageError.
         """
         wait = FIRST_WAIT
@@ -222,7 +226,7 @@ class Daemon:
         return self._replica is None or self._replica.is_held
 
     def tidy_up(self) -> None:
-        """Clean up at backends for at most TIDY_SECONDS. The next start does the rest."""
+        """Clean up at backends for at most TIDY_SECONDS. The next daemon does the rest."""
         over = time.monotonic() + TIDY_SECONDS
         while (
             self.pipeline.remote_cleanup.tick() and self.pipeline.remote_cleanup.is_busy and time.monotonic() < over
@@ -285,7 +289,9 @@ class Daemon:
         return moved
 
     def _caught(self, job: Job, error: Exception, code: JobFault = JobFault.INTERNAL) -> bool:
-        """Report and retry a fault of one job. After TRIES faults, fail the job, unless that loses a paid answer."""
+        """Report and retry a fault of one job. After TRIES faults, fail the job, unless it may then lose a paid
+        answer.
+        """
         log.exception("job %s: %s", job.id, code)
         fault = self._faults.caught(job.id, error, now(), code)
         cancelled = job.cancel_requested_at is not None

@@ -1,4 +1,4 @@
-"""Actions that people ask for on the command line or the pages. Each is an event with the person's name.
+"""Actions that people request on the command line or the pages. Each is recorded as an event with the person's name.
 
 A repeated request has no further effect.
 """
@@ -25,12 +25,12 @@ from orchestrator.store.quarantine import Held
 
 USER = "the user"
 RETRIED = (RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED)
-"""States of rows that a retry asks again."""
+"""States of rows that a retry sends again."""
 _NOT_AGAIN = (NightState.DUE, NightState.RUNNING, NightState.DONE)
 
 
 def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
-    """Request the end of a job. Raises UsageError if it has ended."""
+    """Request the cancellation of a job. Raises UsageError if it has ended."""
     if job.finished_at is not None or job.error is not None:
         raise UsageError(f"job {job.id} has already ended")
     if store.jobs.request_cancel(job.id, CancelCode.USER, f"cancelled by {who}", at):
@@ -40,8 +40,8 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
     """Make rows pending again, and send refused rows to their backend again. Return the number of these rows.
 
-    A row that a later run or another job has answered takes that answer. A row in flight there waits for the answer.
-    Raises RefusedError for a superseded job: the job that supersedes it has sent the rows of both.
+    If a later run or another job has answered a row, the row takes that answer. If the row is in flight there, it
+    waits for the answer. Raises RefusedError for a superseded job: the superseding job sends the rows that both have.
     """
     _require_not_superseded(store, job)
     others = open_jobs(store, job.home)
@@ -71,7 +71,7 @@ def _require_not_superseded(store: Store, job: Job) -> None:
 
 
 def send_held(store: Store, job: Job, task: str | None = None) -> int:
-    """Send rows again to the backend that refused them. Return the number of waiting rows."""
+    """Send refused rows to their backend again. Return the number of these rows."""
     holds = [hold for hold in store.holds.of(job.id) if task is None or hold.task == task]
     number = sum(map(store.holds.waiting, holds))
     store.holds.lift(holds)
@@ -79,7 +79,7 @@ def send_held(store: Store, job: Job, task: str | None = None) -> int:
 
 
 def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
-    """Let the next run of each job file send these rows again. Return their number."""
+    """Release rows from quarantine: the next run of each job file may send them again. Return their number."""
     number = store.quarantine.release(held, at)
     for of, rows in Counter(one.job for one in held).items():
         store.jobs.note(of, EventKind.RELEASED, f"{number_of(rows, 'row')} from quarantine, by {who}", at)
@@ -89,7 +89,9 @@ def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
 def revise(
     store: Store, job: Job, deadline_at: datetime | None, budget: Decimal | None, who: str, at: datetime
 ) -> None:
-    """Change the deadline or budget of an open job; None keeps a term. Raises UsageError for an ended job."""
+    """Change the deadline or budget of an open job. None keeps the current value. Raises UsageError for an ended
+    job.
+    """
     require_open(job)
     NewTerms(job, deadline_at, budget).record(store, at, by=f", by {who}")
 
@@ -101,7 +103,10 @@ def require_open(job: Job) -> None:
 
 
 def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
-    """Make the last due night begin at `at`. Raises UsageError if this night runs, or has run."""
+    """Start the last due night of a schedule by hand, at `at`.
+
+    Raises UsageError if the schedule has had no night, or if this night is already due, running or done.
+    """
     last = schedule_times.last_due(one, at) if one.after is None else _last_followed(store, one)
     if last is None:
         raise UsageError(f"{one.name} has not had a night yet", hint=f"`orch run {one.file}` runs the file now")

@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
 KEPT = timedelta(days=1)
-"""How long orch retries a report or alert. A job that ended longer ago gets no report."""
+"""Time for which orch retries a report or alert. A job that ended earlier gets no report."""
 REPORT = "report"
 MOST_SUBJECT = 100
-"""Maximum characters of an alert in a subject."""
+"""Maximum characters of an alert in a message's subject."""
 
 
 class Obstacle(Struct, frozen=True):
-    """The reason why a job cannot continue, and its start. A different `code` is a different obstacle."""
+    """The reason why a job cannot continue, and since when. A different `code` is a different obstacle."""
 
     code: str
     text: str
@@ -66,7 +66,7 @@ class Standstill(Struct, frozen=True):
 
 
 class Monitor:
-    """Looks for messages once a minute, in a thread: a mail server that hangs delays no row."""
+    """Finds and sends messages once a minute, in a thread, so that a mail server that hangs delays no row."""
 
     def __init__(self, store: Store, config: Config, given: Sequence[Channel] | None = None) -> None:
         self._store = store
@@ -78,7 +78,7 @@ class Monitor:
         self._thread: threading.Thread | None = None
 
     def use(self, config: Config) -> None:
-        """Use these settings from the next look on."""
+        """Use these settings from the next check on."""
         self._config = config
 
     @property
@@ -90,7 +90,7 @@ class Monitor:
         return channels(self._config)
 
     def tick(self, standstill: Callable[[], Standstill], now: datetime) -> None:
-        """Start a look if a minute has passed and the last look has ended."""
+        """Call `look` in a thread if a minute has passed and the previous call has ended."""
         if self._thread is not None and self._thread.is_alive():
             return
         if self._at is not None and self._at <= now < self._at + EVERY:

@@ -1,4 +1,4 @@
-"""Messages of a daemon without a job, and the isolation of the daemon's parts."""
+"""Messages of a daemon that concern no job, and isolation of errors in the daemon's parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Notices:
-    """Messages kept until the monitor takes them. Each is reported once."""
+    """Messages kept until the monitor takes them. Each message is reported once."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now

@@ -36,12 +36,14 @@ PATH = "/webhooks/"
 MAX_BODY = 128 * 1024
 """Maximum bytes of an event; a usual event has a few hundred."""
 MOST_CONNECTIONS = 256
-"""Maximum connections. A further one replaces the oldest that waits, because real events arrive quickly."""
+"""Maximum number of connections. A further connection replaces the longest-waiting one: real events arrive
+quickly.
+"""
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
-"""Maximum number of remembered events: more than an account sends while a signature is valid (ten minutes)."""
+"""Maximum number of remembered events. An account sends fewer while a signature is valid (ten minutes)."""
 ENDS = frozenset(["batch.succeeded", *(f"batch.{status}" for status in BatchStatus if status.is_final)])
-"""Types of events that end a batch. `batch.succeeded` is Gemini's type for a completed batch."""
+"""Types of events that report a batch's end. `batch.succeeded` is Gemini's type for a completed batch."""
 
 Push = Callable[[str], None]
 
@@ -61,7 +63,8 @@ _decode_event = json_decoder(_Event).decode
 def secrets_of(config: Config, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the webhook secrets of backends in orch.toml, by the backend's name.
 
-    Raises UsageError if no backend has a webhook secret, or if its variable is not set. No error shows a secret.
+    Raises UsageError if no backend has a webhook secret, or if a secret's variable is not set or invalid. No error
+    shows a secret.
     """
     named = {
         name: variable
@@ -92,10 +95,10 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
 def listening(
     host: str, port: int, secrets: Mapping[str, str], push: Push, patience: ClientTimeouts = PATIENCE
 ) -> Iterator[str]:
-    """Receive webhooks in a thread until the block ends. Yield the URL without the backend's name.
+    """Receive webhooks in a thread until the block ends. Yield the URL; the backend's name must be appended to it.
 
-    The thread calls `push` with the id of each batch in an event. Port 0 takes a free port. Raises UsageError if the
-    host is not an address, BackendError if the address cannot be used.
+    The thread calls `push` with the batch id of each event that ends a batch. Port 0 takes a free port. Raises
+    UsageError if the host is not an address, BackendError if the address cannot be used.
     """
     listener = bound(host, port)
     port = listener.getsockname()[1]
@@ -115,7 +118,7 @@ class _Webhooks:
         self._refused: set[tuple[str, str]] = set()
 
     def application(self) -> Starlette:
-        """Return the application. Its answers are only a status, without anything from the request."""
+        """Return the application. Its responses have only a status, and repeat nothing from the request."""
         application = Starlette(routes=[Route(PATH + "{backend}", self._take, methods=["POST"])])
         application.router.redirect_slashes = False
         return application

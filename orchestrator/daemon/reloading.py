@@ -26,7 +26,7 @@ from orchestrator.settings.telemetry import Telemetry
 
 SECRETS = ("api_key_env", "webhook_secret_env")
 _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
-"""Settings of where the home's state is stored, and the variables that override them."""
+"""Settings that say where the home's state is stored, and the environment variables that override them."""
 
 
 class Reloader:
@@ -53,14 +53,14 @@ class Reloader:
 
     @property
     def moves_to(self) -> Path | None:
-        """The home that the file now names, if it is another than the daemon's."""
+        """The home that the file now names, if it is not the daemon's home; otherwise None."""
         said, above = self._wanted.said.get("home"), self._environ.get(_PLACES["home"])
         if above or said == self._began.get("home") or not isinstance(said, str):
             return None
         return home_beside(self.config.path, said)
 
     def look(self, now: datetime) -> str | None:
-        """Apply an edit and return a message about it, or None. `config` then has the current settings."""
+        """Apply an edit of the file to `config`. Return a message about the edit, or None if there is none."""
         if self.config.path is None:
             return None
         found = _content_or_error(self.config.path)
@@ -116,9 +116,9 @@ def adopt(
 ) -> tuple[Config, list[str]]:
     """Return the settings to use from now on, and the wanted changes that need a restart.
 
-    `began` has the file's settings of where the state is stored, as they were at the start: neither they nor the
-    environment can change. A setting whose variable is not set stays as it was, and a new backend without its key is
-    left out.
+    `began` has the file's settings as they were at the daemon's start. The place where the state is stored and the
+    environment cannot change while the daemon runs. A setting whose variable is not set stays as it was. A new
+    backend without its key is left out.
     """
     backends: dict[str, Backend] = {}
     said = wanted.said

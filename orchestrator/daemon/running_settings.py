@@ -1,6 +1,7 @@
-"""The settings of a home's running daemon, for other commands. A light module, for read-only commands.
+"""The settings of a home's running daemon, for other commands. The module imports little, for fast read-only
+commands.
 
-A daemon keeps its settings in the home's `settings.json`, and keeps this file current while it runs.
+A daemon writes its settings to the home's `settings.json`, and keeps that file current while it runs.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class InForce(Struct, frozen=True):
-    """The settings of a home's running daemon `pid`: those of `file` as read at `read_at`, with this digest.
+    """The settings of a home's running daemon `pid`: the content of `file` with this digest, read at `read_at`.
 
-    `refused` is why the file's current content is not applied. `restart` has its settings that need a restart, with
-    the reason. If the file now names another home, the daemon writes this record there too.
+    `refused` is why the file's current content is not applied. `restart` lists its settings that need a restart, each
+    with the reason. If the file now names another home, the daemon writes this record there too.
     """
 
     pid: int
@@ -45,7 +46,7 @@ class InForce(Struct, frozen=True):
 
     @property
     def told(self) -> list[str]:
-        """Differences to the file, as lines for a person; empty if the whole file is applied."""
+        """Differences from the file, as lines for people; empty if the whole file is applied."""
         held = f"the daemon keeps the settings that it read at {self.read_at}"
         refused = [] if self.refused is None else [f"{self.refused}\n  {held}"]
         return [*refused, *self.restart]
@@ -76,7 +77,9 @@ def _read_record(home: Home) -> InForce | None:
 
 
 def differences(home: Home, holder: Holder | None, path: Path | None) -> list[str]:
-    """Return how the running daemon's settings differ from those in `path`, the command's own file."""
+    """Describe how the running daemon's settings differ from the command's own settings file, `path`. Empty if they
+    do not.
+    """
     in_force = _read_record(home)
     if in_force is None:
         return []

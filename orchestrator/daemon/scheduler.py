@@ -2,7 +2,7 @@
 
 `tick` is an idempotent step, called repeatedly. It records due nights, starts the nights that may start, and ends a
 night once its job has ended. A night is recorded before its job, and the job is found again by its file. So a process
-killed in between causes neither a second night nor a second job.
+that is killed between these steps causes neither a second night nor a second job.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ log = logging.getLogger(__name__)
 
 
 class _Looked(Struct, frozen=True):
-    """A check of a schedule, valid until `next_at` unless the schedule changes or the clock is set back."""
+    """A past check of a schedule. It is valid until `next_at`, unless the schedule changes or the clock is set
+    back.
+    """
 
     schedule: Schedule
     at: datetime
@@ -60,7 +62,7 @@ class Scheduler:
     def __init__(
         self, store: Store, home: Home, config: Config, now: Callable[[], datetime], builds: Builds | None = None
     ) -> None:
-        """`builds` builds the jobs; without it, this process builds them."""
+        """Create a scheduler. `builds` builds the jobs; without it, this process builds them."""
         self._store = store
         self._home = home
         self._config = config
@@ -74,10 +76,9 @@ class Scheduler:
         self._config = config
 
     def tick(self) -> list[str]:
-        """Take one step, and return a message about each change. Raises StorageError for a problem of the home
-        itself.
+        """Take one step, and return a message about each change. Raises StorageError for a problem of the home.
 
-        A problem with one schedule or night, even a defect, does not affect others.
+        A problem with one schedule or night, even a defect, does not affect other schedules and nights.
         """
         told: list[str] = []
         ours: dict[str, Schedule] = {}
@@ -97,7 +98,7 @@ class Scheduler:
         return told
 
     def _record_due_nights(self, schedule: Schedule) -> str | None:
-        """Return why the schedule cannot have nights, or None."""
+        """Record a schedule's due nights. Return why the schedule cannot have nights, or None."""
         if not is_same_file(schedule.config, self._config.path):
             return f"waits for a daemon with the settings it was made with: {schedule.config}"
         try:
@@ -208,7 +209,7 @@ class Scheduler:
         )
 
     def _is_held(self, job: Job) -> bool:
-        """True if a job's rows were refused and none is at a backend: a person has to correct the job's file."""
+        """True if rows of a job were refused and no shard is at a backend: a person has to correct the job's file."""
         shards = self._store.shards.of_job(job.id)
         return bool(self._store.holds.of(job.id)) and not any(shard.state in AT_BACKEND for shard in shards)
 
@@ -241,7 +242,7 @@ class Scheduler:
         return [job for job in unfinished if job.options.get(NIGHT) == night.id and job.built_at is None]
 
     def _cancelled(self, night: Night) -> Job | None:
-        """Return a night's job that was cancelled during its build, or None. The build is ended."""
+        """Return a night's job that was cancelled during its build, or None. Ends the build of the job."""
         if self._builds is None:
             return None
         job = next((job for job in self._unbuilt_jobs(night) if job.cancel_requested_at is not None), None)
@@ -250,7 +251,9 @@ class Scheduler:
         return job
 
     def _not_built(self, night: Night, error: Exception) -> list[str]:
-        """Retry a build that died or found no room, a few times, because other work may have caused the failure."""
+        """Retry a build that died or found no room: other work may have caused the failure. After TRIES failures,
+        fail the night.
+        """
         code = JobFault.NO_ROOM if isinstance(error, NoRoom) else JobFault.INTERNAL
         log.warning("night of %s: %s", night.name, error)
         fault = self._faults.caught(_key(night), error, self._now(), code)
@@ -306,5 +309,5 @@ def _code_of(error: OrchError) -> str:
 
 
 def file_deadline(file: Path) -> str | None:
-    """Return a job file's deadline as text, or None. A batch file has none. Raises OrchError."""
+    """Return a job file's deadline as text, or None if it has none, like every batch file. Raises OrchError."""
     return job_file.load(file).deadline if kind_of(file) is JobKind.DOCUMENTS else None

@@ -1,4 +1,4 @@
-"""Turns sources of the job file into documents: folders and files, tables by row, archives and mail by part."""
+"""Turns sources of the job file into documents: folders and files, table rows, and parts of archives and mails."""
 
 from __future__ import annotations
 

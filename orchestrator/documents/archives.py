@@ -1,4 +1,4 @@
-"""Reads ZIP and TAR archives within limits. It writes no files and never uses a member's name as a path."""
+"""Reads ZIP and TAR archives within limits. This module writes no files and never uses a member's name as a path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.documents.unpacking import UnpackLimit
 
 _LOCKED = 1  # flag bit of entries that need a password
 _MODE = 16
-"""Shift from a ZIP entry's attributes to the Unix mode."""
+"""Number of bits by which a ZIP entry's attributes are shifted to get its Unix mode."""
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, tarfile.TarError)
 
 
@@ -27,8 +27,8 @@ class Member(NamedTuple):
     """A file inside another file: its path there, and how to read it.
 
     `read` raises OSError and ExtractionError, and must be called before the next member is requested. `fields` are
-    extra template fields. `kind` is set if the name does not reveal it. `passed` is the reason if the file is not a
-    document. `parts`, if set, replaces `read` for a mail. `known` is the text of the mail around a winmail.dat.
+    extra template fields. `kind` is set if the name does not reveal it. If the file is not a document, `passed` is
+    the reason. For a mail, `parts` replaces `read` if set. `known` is the text of the mail around a winmail.dat.
     """
 
     name: str
@@ -72,7 +72,9 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
 
 
 def tar_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the files of a TAR archive in order; links and devices have `passed` set. Raises as `zip_parts`."""
+    """Yield the files of a TAR archive in order; links and devices have `passed` set. Raises OSError,
+    ExtractionError.
+    """
     with content.stream() as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:

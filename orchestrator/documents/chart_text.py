@@ -1,7 +1,6 @@
 """Text and numbers of a chart in an office document: its title, and a row per category.
 
-Charts of Office 2016 (waterfalls, tree maps, box plots) have another form, in which numbers stand outside the
-series.
+Charts of Office 2016 (waterfalls, tree maps, box plots) have another format, which stores numbers outside the series.
 """
 
 from __future__ import annotations
@@ -16,16 +15,18 @@ _LONG = re.compile(r"-?\d{1,15}\.\d{13,20}")
 _DAY_OR_YEAR, _NO_FORMAT = re.compile("[dyDY]"), re.compile(r'\[[^\]]*\]|"[^"]*"|\\.')
 _BEFORE = date(1899, 12, 30)
 MAX_POINTS = 1_000
-"""Maximum points read per series. Larger data is in the chart's sheet."""
+"""Maximum number of points to read per series. The chart's sheet has all the data."""
 MAX_LEVELS = 9
 _CATEGORIES = ("cat", "xVal", "strDim", "numDim")
 _WRITTEN = ("v", "t", "pt", "formatCode")
 _Series = dict[str, dict[int, str]]
-"""Texts of a series by point, under `val`, `tx` (name) and `cat`. `cat2` and up are outer levels of categories."""
+"""Texts of a series: `val` (values), `tx` (name), `cat` (categories), and `cat2` and up (outer categories), each by
+point.
+"""
 
 
 def chart_lines(package: Package, part: str, limit: TextLimit) -> list[str]:
-    """Return the chart as a table with series as columns. Raises the package's errors."""
+    """Return the chart as lines of a table, with series as columns. Raises the package's errors."""
     chart = _Chart(limit)
     package.parse(part, chart.start, chart.end, chart.characters)
     return chart.lines()
@@ -125,7 +126,9 @@ class _Chart:
 
 
 def _categories(series: _Series) -> dict[int, str]:
-    """Return each point's category after its outer levels, which files state once per group: `2024 / Spring`."""
+    """Return each point's category with its outer levels first: `2024 / Spring`. Files state an outer level once per
+    group.
+    """
     found = dict(series.get("cat") or series.get("xVal") or {})
     for level in range(2, MAX_LEVELS + 1):
         higher = series.get(f"cat{level}", {})

@@ -1,4 +1,6 @@
-"""Kinds that are read only if a pattern chooses them: notebooks, drawings, markup, calendars and contacts."""
+"""Readers for kinds that are read only if a pattern selects them: notebooks, drawings, markup, calendars,
+contacts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _PARAGRAPHS = re.compile(r"\n{3,}")
 _FOREIGN = "foreignObject"
 _DRAWN = ", ".join(f"svg {name}" for name in ("text", "title", "desc", "flowRoot", _FOREIGN))
 _OBJECT = re.compile(r"<[^\n]+>")
-"""Python's placeholder for an object that has a richer form: `<IPython.core.display.HTML object>`."""
+"""Matches Python's placeholder for an object that has a richer form: `<IPython.core.display.HTML object>`."""
 
 
 def markup(data: bytes, encoding: str | None, most: int) -> Text:
@@ -37,9 +39,9 @@ def folded(data: bytes, encoding: str | None, most: int) -> Text:
 
 
 def drawing(data: bytes, encoding: str | None, most: int) -> Text:
-    """Return the text of an SVG drawing, a line per text, title and description. Embedded HTML is read as a page.
+    """Return the text of an SVG drawing, with a line for each text, title and description.
 
-    Raises ExtractionError, MemoryError.
+    Embedded HTML is read as a web page. Raises ExtractionError, MemoryError.
     """
     limit, lines = TextLimit(most), list[str]()
     try:
@@ -92,7 +94,7 @@ class _Notebook(msgspec.Struct):
 
 
 def notebook(data: bytes, encoding: str | None, most: int) -> Text:
-    """Return a Jupyter notebook's cells and text output, with code in fences. Raises ExtractionError."""
+    """Return the cells and text outputs of a Jupyter notebook, with code in fences. Raises ExtractionError."""
     limit = TextLimit(most)
     try:
         read = json_decoder(_Notebook).decode(decode(data, encoding).encode())

@@ -1,4 +1,4 @@
-"""A temporary folder that belongs to a process. The next process removes the folders of killed processes."""
+"""A temporary folder that belongs to one process. Later processes remove the folders that killed processes left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK = "lock"
 
 
 class ClaimedFolder:
-    """A folder that is locked until this process ends, so that a killed process leaves an unlocked folder."""
+    """A temporary folder that is locked until this process ends. The folder of a killed process is thus unlocked."""
 
     def __init__(self) -> None:
         _sweep()

@@ -1,6 +1,6 @@
 """Removes meaningless parts of documents: spaces, invisible characters, page headers and footers. Pure.
 
-The result depends on the document alone, so that other documents never change it.
+The result depends only on the document itself, never on other documents.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ RULES_VERSION = 1
 """Part of the fingerprint of cleaned texts. Increase it whenever a rule changes results."""
 PAGE_BREAK = "\f"
 MARGIN_LINES = 3
-"""Lines at the top and bottom of a page that may be its header and footer."""
+"""Number of lines at the top, and at the bottom, of a page that may be its header or footer."""
 MARGIN_LENGTH = 2000
-"""Maximum characters of a line that is searched for a page number."""
+"""Maximum characters of a line in which a page number is searched for."""
 MARGIN_NUMBERS = 20
-"""Maximum numbers at each end of a line that are tried as page number."""
+"""Maximum numbers at each end of a line that are tried as the page number."""
 FEWEST_PAGES = 3
 
 # Soft hyphen, zero-width space, word joiner, byte order mark. The joiners U+200C and U+200D are missing because the
@@ -40,9 +40,9 @@ def clean(text: str, *, whitespace: bool, boilerplate: bool) -> str:
 
 
 def _without_blanks(text: str) -> str:
-    """Remove runs of spaces within lines, trailing spaces, runs of empty lines, and invisible characters.
+    """Shorten runs of spaces and of empty lines to one, and remove trailing spaces and invisible characters.
 
-    Indents and code between fences stay. Gaps in two consecutive lines are columns and stay, too.
+    Indents and code between fences stay. Gaps in two consecutive lines count as columns and stay, too.
     """
     lines: list[str] = []
     for line, is_code in _fenced(text.split("\n")):
@@ -59,7 +59,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each line, and True if it is a fence or fenced code. An unclosed fence extends to the end."""
+    """Yield each line with True if it is a fence or fenced code, else False. An unclosed fence extends to the end."""
     fence = ""
     for line in lines:
         found = _FENCE.match(line.translate(_INVISIBLE))
@@ -75,8 +75,8 @@ def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
 class _Line(Struct, frozen=True):
     """A line near the edge of a page. `marks` identify it on other pages.
 
-    A mark is the hash of the line, or the hash of the line without one number, with that number's distance from the
-    page number.
+    One mark is the hash of the line. Each further mark leaves out one number: the hash of the rest, and the number's
+    distance from the page number.
     """
 
     index: int
@@ -84,9 +84,9 @@ class _Line(Struct, frozen=True):
 
 
 def _without_margins(text: str) -> str:
-    """Keep only the first occurrence of lines that repeat at the top, or at the bottom, of most pages.
+    """Keep only the first occurrence of lines that repeat at the top or bottom of most pages.
 
-    A number in such a line may be the page number. Documents with fewer than FEWEST_PAGES pages stay unchanged.
+    A number in such lines may be the page number. Documents with fewer than FEWEST_PAGES pages stay unchanged.
     """
     pages = [page.split("\n") for page in text.split(PAGE_BREAK)]
     if len(pages) < FEWEST_PAGES:

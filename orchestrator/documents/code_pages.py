@@ -1,4 +1,4 @@
-"""Windows and Macintosh code pages, by the numbers in office files, their fonts and Outlook mails."""
+"""Python encodings for the numbers of code pages in office files, their fonts and Outlook mails."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CHARSETS = {
     129: "cp949", 130: "johab", 134: "gbk", 136: "big5", 161: "cp1253", 162: "cp1254", 163: "cp1258", 177: "cp1255",
     178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874", 238: "cp1250", 254: "cp437", 255: "cp850",
 }  # fmt: skip
-"""Encodings by a font's character set."""
+"""Encodings by the number of a font's character set."""
 
 
 def code_page(number: int) -> str | None:
-    """Return Python's name for a code page, or None."""
+    """Return Python's name for a code page, or None if Python does not know it."""
     name = _ENCODINGS.get(number, f"cp{number}")
     try:
         return codecs.lookup(name).name
@@ -36,6 +36,6 @@ def code_page(number: int) -> str | None:
 
 
 def byte_page(number: int) -> str | None:
-    """Return Python's name for a code page that extends ASCII, or None."""
+    """Return Python's name for a code page that extends ASCII, or None for any other code page."""
     name = code_page(number)
     return name if name is not None and extends_ascii(name) else None

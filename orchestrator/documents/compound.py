@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.documents.extras import require
 
 _ENTRY, _NAME = 128, 64
-"""Sizes of a directory entry and of its name; the name's length in bytes follows the name ([MS-CFB] 2.6.1)."""
+"""Bytes of a directory entry, and of the name in it. The name's length in bytes follows the name ([MS-CFB] 2.6.1)."""
 
 
 def opened(file: io.BytesIO, what: str, *, write_mode: bool = False) -> Any:
@@ -25,13 +25,15 @@ def opened(file: io.BytesIO, what: str, *, write_mode: bool = False) -> Any:
 def _reader(olefile: Any) -> Any:
     class CompoundFile(olefile.OleFileIO):  # type: ignore[misc]
         def _check_duplicate_stream(self, *about: object) -> None:
-            """Skip olefile's check, which takes quadratic time. Duplicate streams do not harm reading."""
+            """Skip olefile's check, which takes quadratic time. Duplicate streams do no harm."""
 
     return CompoundFile
 
 
 def rename(data: bytearray, file: Any, entry: Any, name: str) -> None:
-    """Rename a directory entry of olefile in the file's bytes. The entries' sort order is not restored."""
+    """Rename a directory entry of olefile within the bytes of the file. This does not restore the entries' sort
+    order.
+    """
     sector, rest = divmod(entry.sid * _ENTRY, file.sector_size)
     at = file.first_dir_sector
     for _ in range(sector):

@@ -29,8 +29,8 @@ _DAMAGE = (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile, zstd.ZstdErro
 class Content(NamedTuple):
     """A file on disk, or `data` in memory. `packing` is a value of `kinds.PACKINGS`, or empty.
 
-    `limit` bounds the bytes in memory at once. Up to `max_unpacked` bytes, packed data may be arbitrarily
-    repetitive. All methods raise OSError and ExtractionError.
+    `limit` bounds the bytes in memory at once. Packed data may unpack to `max_unpacked` bytes, or to MAX_RATIO times
+    its packed size if that is more. All methods raise OSError and ExtractionError.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Content(NamedTuple):
     max_unpacked: int = LEAST_UNPACKED
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield content of any size from front to back."""
+        """Yield the content in pieces, from front to back. Its size is not limited by `limit`."""
         if self.packing:
             with self._raw() as raw:
                 yield from unpacked(raw, self.packing, self.max_unpacked)
@@ -52,7 +52,7 @@ class Content(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """Yield a seekable file; packed content must fit into `limit`."""
+        """Open the content as a seekable file. Packed content must fit into `limit`."""
         if self.packing:
             yield io.BytesIO(joined(self.pieces(), self.limit))
             return
@@ -61,7 +61,7 @@ class Content(NamedTuple):
 
     @contextmanager
     def stream(self) -> Iterator[IO[bytes]]:
-        """Yield a file of any size for reading from front to back."""
+        """Open content of any size as a file that can only be read from front to back."""
         if self.packing:
             yield io.BufferedReader(_Pieces(self.pieces()), CHUNK)
             return
@@ -148,7 +148,7 @@ def _unpacking(raw: IO[bytes], packing: str) -> IO[bytes]:
 
 
 def joined(pieces: Iterator[bytes], limit: int) -> bytes:
-    """Join the pieces. Raises ExtractionError if they exceed `limit` bytes."""
+    """Join the pieces. Raises ExtractionError if they have more than `limit` bytes."""
     parts, size = [], 0
     for piece in pieces:
         size += len(piece)
@@ -159,7 +159,7 @@ def joined(pieces: Iterator[bytes], limit: int) -> bytes:
 
 
 def too_large_inside(limit: int, size: int | None = None) -> ExtractionError:
-    """Return the error for content whose unpacked size exceeds the limit; `size` if known."""
+    """Return the error for content that unpacks to more than `limit` bytes. `size` is its unpacked size, if known."""
     if size is not None:
         return too_large(size, limit)
     return beyond_limit(f"It unpacks to more than the {limit:,} bytes allowed; split it, or raise `max_bytes`.")

@@ -1,4 +1,4 @@
-"""Recognises a file's kind by its content, for files with a wrong ending."""
+"""Recognizes a file's kind by its content, for files with a wrong extension."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIMETYPES = {
 }
 _WORKBOOKS = tuple(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "Book"))
 _OTHERS = tuple(name.encode("utf-16-le") for name in ("WordDocument", "PowerPoint Document"))
-"""Streams of a compound file. Word and PowerPoint documents may have an embedded workbook."""
+"""Streams of Word and PowerPoint documents. These documents may embed a workbook, but are not workbooks."""
 _NAMES = {
     SHEETS: "a workbook", UNKNOWN: "plain text", "html": "a web page", "mhtml": "a saved web page",
     "odf": "OpenDocument",
@@ -33,10 +33,11 @@ def name_of(kind: str) -> str:
 
 
 def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
-    """Return the content's kind if it is certain and differs from the ending's `kind`, else None.
+    """Return the content's kind if it is certain and differs from `kind`, the kind of the file's extension. Otherwise
+    return None.
 
-    Programs export text and web pages under the endings of old workbooks and letters, so these exports are read.
-    Under other endings, a web page is usually a download's error page.
+    Programs export text and web pages with the extensions of old workbooks and letters, so these exports are read.
+    With other extensions, a web page is usually the error page of a download.
     """
     found = _by_signature(data)
     if found is None and kind in (SHEETS, CONVERTED):

@@ -1,4 +1,4 @@
-"""Converts formats that only LibreOffice reads into formats that orch reads, each file in its own process.
+"""Converts formats that only LibreOffice reads into formats that orch reads, each file in a separate process.
 
 The process has no network. It sees only the system's programs, its own file and a new profile, and cannot change
 other files. Linux namespaces, made by `unshare`, isolate it. Without namespaces, nothing is converted.
@@ -44,9 +44,9 @@ Found = Document | UnreadableDocument
 WAIT_SECONDS = 0.2
 _SHOWN = 300
 _FIB, _LOCKED = b"\xec\xa5", 0x01
-"""The first bytes of a Word document's main stream, and the bit of its twelfth byte for password protection."""
+"""First bytes of a Word document's main stream, and the bit in its twelfth byte that means password protection."""
 _LOCKED_SLIDES = b"\x14\0\0\0\xdf\xc4\xd1\xf3"
-"""Size and token of a protected PowerPoint presentation's Current User record ([MS-PPT] 2.3.2)."""
+"""Size and token of the Current User record in a protected PowerPoint presentation ([MS-PPT] 2.3.2)."""
 _SECTOR = 512
 # The process gets a new root file system with the programs' folders, three devices and this conversion's folder. If
 # orch runs as root, so does the process: therefore the folders are read-only, and all privileges are dropped.
@@ -88,7 +88,9 @@ class Converted(Struct, frozen=True):
 
 
 class Converter:
-    """Converts several files in parallel, in a temporary folder. Calls `check` during waits. For one thread."""
+    """Converts several files in parallel, in a temporary folder. It calls `check` while it waits. For use by one
+    thread.
+    """
 
     def __init__(self, program: str, most: int, limits: WorkerLimits, check: Callable[[], None]) -> None:
         self._program = shutil.which(program)
@@ -106,14 +108,16 @@ class Converter:
         self._folder.close()
 
     def submit(self, file: DocumentFile, data: bytes | None = None) -> Future[Converted]:
-        """Start converting a file, or `data` in its place."""
+        """Start the conversion of a file. `data` replaces the file's content, if given."""
         self._number += 1
         return self._pool.submit(self._convert, file, data, self._folder.path / f"{self._number}")
 
     def documents(
         self, file: DocumentFile, begun: Future[Converted], read: Callable[[DocumentFile], Iterator[Found]]
     ) -> Iterator[Found]:
-        """Yield the results of `read` for the converted file under the original's key; or the problem."""
+        """Yield the results of `read` for the converted file, under the original's key. If the conversion fails,
+        yield its problem.
+        """
         with self._result(begun) as made:
             if isinstance(made, ExtractionError):
                 yield UnreadableDocument(
@@ -170,7 +174,9 @@ class Converter:
         return Converted(str(out), kind, hashlib.sha256(data).hexdigest(), len(data))
 
     def _run(self, folder: Path, name: str, target: str) -> str:
-        """Run the conversion and return the last line of its output. Raises ExtractionError (time_limit)."""
+        """Run the conversion and return the last line of its output. Raises ExtractionError (time_limit,
+        unsupported).
+        """
         limits = self._limits
         assert self._program is not None
         program = os.path.realpath(self._program)

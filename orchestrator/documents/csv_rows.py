@@ -19,10 +19,10 @@ MOST_HEADER_BYTES = 1_000_000
 
 
 class CsvTable:
-    """A CSV file. Rows are numbered from 1 without the header; messages also name the line."""
+    """A CSV file. Rows are numbered from 1, without the header. Messages also name the line."""
 
     def __init__(self, content: Content, encoding: str | None, expected: tuple[str, ...] = ()) -> None:
-        """`expected` are column names that reveal the delimiter. Raises OSError, ExtractionError."""
+        """Read the header. `expected` are column names that reveal the delimiter. Raises OSError, ExtractionError."""
         self._content = content
         self._encoding = encoding
         self._limit = limit = content.limit
@@ -149,7 +149,7 @@ class _Feed:
         return line.decode("utf-8") + "\n"
 
     def _skip_record(self) -> _TooLarge:
-        """Skip to the line that closes the record's quote, and return the error."""
+        """Skip the rest of a record that is too large, up to the line that closes its quote. Return the error."""
         while self._quotes % 2 and (line := next(self._source, None)) is not None:
             if isinstance(line, Blanks):
                 self._line += line.number
@@ -166,12 +166,14 @@ class _Feed:
 
 
 def _is_blank(cells: list[str]) -> bool:
-    """Return True for an empty row. Spreadsheets write thousands of them below a table."""
+    """True for an empty row. Spreadsheets write thousands of empty rows below a table."""
     return not cells[0].strip() and not "".join(cells).strip()
 
 
 def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the pieces without NUL and with `\\n` line ends. A final `\\r` waits for the next piece."""
+    """Yield the pieces without NUL, and with `\\n` line ends. A `\\r` at the end of a piece waits for the next
+    piece.
+    """
     held = b""
     for piece in pieces:
         data = held + piece

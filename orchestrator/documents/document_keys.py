@@ -1,4 +1,4 @@
-"""Keys of documents that fit into databases, whatever a file is called."""
+"""Document keys that databases can store, whatever the file's name."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import hashlib
 import re
 
 MOST_KEY = 2000
-"""Maximum bytes of a key, which leaves room for a row's id."""
+"""Maximum bytes of a key, to leave room for a row's id."""
 # Backslashes before an invalid byte, or before text that looks like an escaped one.
 _BACKSLASHES = re.compile(r"\\+(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
 
 
 def printable(name: str) -> str:
-    """Return a file name with non-UTF-8 bytes as `\\udcXX`, because keys must fit into databases.
+    """Return a file name with non-UTF-8 bytes as `\\udcXX`, because databases must be able to store keys.
 
     Two names never give the same result, even if one contains such an escape literally.
     """
@@ -23,7 +23,7 @@ def printable(name: str) -> str:
 
 
 def shortened(key: str) -> str:
-    """Return a key that fits into a database's index, even if its file is nested very deep."""
+    """Return a key, shortened if it is too long for a database's index. A hash keeps shortened keys distinct."""
     whole = key.encode()
     if len(whole) <= MOST_KEY:
         return key
@@ -32,15 +32,15 @@ def shortened(key: str) -> str:
 
 
 class DistinctKeys:
-    """Distinct keys of one file's parts. Repeated keys get one apostrophe per repetition.
+    """Makes the keys of one file's parts distinct. A repeated key gets one apostrophe per repetition.
 
-    The result is the same as trying one apostrophe after the other. Each taken key links to a later candidate, so
-    that many equal names take no longer than different names.
+    The result is the same as adding one apostrophe at a time until the key is free. Each taken key links to a later
+    candidate, so that many equal names take no longer than different names.
     """
 
     def __init__(self) -> None:
         self._next: dict[bytes, str | None] = {}
-        """By digest of each taken key, a later candidate; None for the key with one more apostrophe."""
+        """For the digest of each taken key, a later candidate; None means the key with one more apostrophe."""
 
     def distinct(self, key: str) -> str:
         passed: list[bytes] = []

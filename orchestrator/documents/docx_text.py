@@ -1,11 +1,12 @@
 """Paragraphs and tables of a Word document in order, with headers, notes, comments and text boxes.
 
-Headings start with `#` per level and list items with their number or a dash. Notes and comments leave a mark in the
-text (`[^1]`, `[comment 1]`) and follow at the end.
+Headings start with one `#` per level, and list items with their number or a dash. Notes and comments leave a mark in
+the text (`[^1]`, `[comment 1]`) and follow at the end.
 
-The XML is read from front to back and only its text is kept. Time and memory therefore grow with the document's
-size, not with the nesting of its elements. The text is what a reader sees. Tracked insertions and content controls,
-which hold the variable parts of contracts, are included; deletions and field codes are not.
+The XML is read from front to back, and only its text is kept. Time and memory therefore grow with the document's
+size, not with the nesting of its elements. The result is the text that a reader of the document sees. It includes
+tracked insertions and content controls, which hold the variable parts of contracts. It leaves out deletions and field
+codes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _MARKS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-
 
 
 class _In(IntEnum):
-    """The role of an element, which decides how its children are read. An IntEnum hashes faster than an Enum."""
+    """Roles of elements, which decide how their children are read. An IntEnum hashes faster than an Enum."""
 
     BLOCKS = auto()  # the body, a cell, a note, and any wrapper of paragraphs and tables
     INLINE = auto()  # a paragraph, and any wrapper of its text
@@ -78,12 +79,15 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
 MOST_DEPTH = 3  # of documents embedded in documents
 _SCRIPTS = {"superscript": raised, "subscript": lowered}
 _EQUATIONS = {"num": "", "den": "/", "sup": "^", "sub": "_", "deg": "root "}
-"""Prefix of each part when an equation becomes one line of text. Parts longer than a character get brackets."""
+"""Prefix of each part of an equation that becomes one line of text. Parts longer than a character get brackets."""
 _REFERENCES = {"footnoteReference": "footnote", "endnoteReference": "endnote", "commentReference": "comment"}
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Return the text, one line per paragraph or table row. Raises ExtractionError (encrypted, unreadable ...)."""
+    """Return the text, with one line per paragraph or table row, and notes of what was not read.
+
+    Raises ExtractionError (encrypted, unreadable ...).
+    """
     del encoding  # XML declares its own encoding
     check_container(data, "a Word 97-2003 document; save it as .docx or PDF")
     losses = Losses()
@@ -148,8 +152,8 @@ def _read(package: Package, part: str, text: _Text) -> bytes:
 class _Text:
     """Collects lines from XML events.
 
-    A paragraph or a table row is a line. Nested content (text boxes, tables in cells) is appended to the same
-    pieces, so that no text is copied more than a few times. Raises ExtractionError.
+    Each paragraph or table row becomes a line. Nested content (text boxes, tables in cells) is appended to the same
+    pieces. So no text is copied more than a few times. Raises ExtractionError.
     """
 
     def __init__(
@@ -381,4 +385,4 @@ class _Text:
 
 
 def _nothing() -> None:
-    """Do nothing at an element's end."""
+    """Do nothing at the end of an element."""

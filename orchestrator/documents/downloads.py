@@ -22,15 +22,15 @@ from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, why
 from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject, unreadable
 
 MOST_FAILED = 5
-"""After this many consecutive failures, the storage is at fault, not the objects."""
+"""Number of consecutive failed downloads after which orch blames the storage, not the objects."""
 WAIT_SECONDS = 0.2
 CLOSE_SECONDS = 10.0
-"""Seconds for running downloads to notice that they were cancelled."""
+"""Maximum seconds to wait until running downloads notice that they were cancelled."""
 Item = TypeVar("Item")
 
 
 class Downloads:
-    """A folder of downloaded files. Calls `check` during waits. For one thread."""
+    """Downloads files into a temporary folder. It calls `check` while it waits. For use by one thread."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -53,9 +53,11 @@ class Downloads:
     def ahead(
         self, items: Iterable[Item], remote_of: Callable[[Item], tuple[RemoteObject, int | None] | None]
     ) -> Iterator[tuple[Item, str | ExtractionError | None]]:
-        """Yield each item with the path of its downloaded file, or with the error; with None if its file is local.
+        """Yield each item with the path of its downloaded file, or with the error. For a local file, yield None
+        instead.
 
-        `remote_of` returns an item's remote file and its limit in bytes. Raises JobFilesError if the storage fails.
+        `remote_of` returns an item's remote file and its limit in bytes, or None for a local file. Raises
+        JobFilesError if the storage fails.
         """
         waiting: deque[tuple[Item, Future[str] | None]] = deque()
         for item in items:
@@ -75,7 +77,7 @@ class Downloads:
         return path
 
     def drop(self, path: str) -> None:
-        """Remove a downloaded file once it is read. Other files are untouched."""
+        """Remove a downloaded file after it was read. Files outside the folder of downloads stay."""
         if os.path.dirname(path) == str(self._folder.path):
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -121,7 +123,7 @@ class _Failed(Exception):
 
 
 class _NotWanted(Exception):
-    """The folder of downloads was closed."""
+    """The download is no longer needed: its folder was closed."""
 
 
 class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types

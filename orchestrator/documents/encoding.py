@@ -1,7 +1,8 @@
-"""Converts bytes to text: by UTF-8, a byte order mark, the encoding that is set, or the only plausible guess.
+"""Converts bytes to text. The encoding is UTF-8, given by a byte order mark, set by the user, or the only plausible
+guess.
 
-A wrong guess would silently send garbled text to a model. An ambiguous text is therefore an `encoding` problem,
-which names the candidates.
+A wrong guess would silently send garbled text to a model. An ambiguous text is therefore an `encoding` problem, which
+names the candidates.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ISO_2022 = regex(rb"\x1b\$[@AB)(]|\x1b\([IJ]")
 _SEVEN_BITS = ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2004", "iso2022_kr")
 _UTF_8 = "utf-8"
 _ASCII = b"Aa1 +-~{\x1b$B!!"
-"""ASCII text that 7-bit, two-byte and mainframe encodings decode to something else."""
+"""ASCII text that 7-bit, two-byte and mainframe encodings decode to different text."""
 _LOOK = 32 * 1024
 _LAST_PLANE = 0x10  # of Unicode
 
@@ -50,7 +51,7 @@ _SURROGATE = regex("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Return a text without byte order mark and NUL (which databases refuse), with `\\n` line ends."""
+    """Return the text without byte order mark and NUL (which databases refuse), and with `\\n` line ends."""
     if text.startswith("\ufeff"):
         text = text[1:]
     if "\0" in text:
@@ -61,9 +62,9 @@ def clean(text: str) -> str:
 
 
 def whole(text: str) -> str:
-    """Join surrogate halves and replace single ones, so that the text can be written as UTF-8.
+    """Join pairs of surrogates and replace single surrogates, so that the text can be written as UTF-8.
 
-    Readers of formats that count in UTF-16 produce such halves, and JSON may contain them.
+    Readers of formats that count in UTF-16 produce surrogates, and JSON may contain them.
     """
     if text.isascii() or _SURROGATE.search(text) is None:
         return text
@@ -75,7 +76,9 @@ def names_of(encoding: str) -> list[str]:
 
 
 def check_name(encoding: str | None) -> None:
-    """Raise InputError if a comma-separated name is neither `auto` nor a text encoding that Python knows."""
+    """Raise InputError if any of the comma-separated names is neither `auto` nor a text encoding that Python
+    knows.
+    """
     for name in names_of(encoding) if encoding is not None else ():
         if name != AUTO and not _is_text_encoding(name):
             raise InputError(
@@ -104,7 +107,7 @@ def decode(data: bytes, encoding: str | None = None, declared: str | None = None
 
 
 def encoding_of(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
-    """Return the encoding that `decode` uses for a file. Raises ExtractionError (encoding) as `decode` does."""
+    """Return the encoding that `decode` uses for a file. Raises ExtractionError (encoding) if `decode` would."""
     if encoding is not None:
         return _chosen(data, encoding)
     if name := _told_by_bytes(data):
@@ -119,7 +122,9 @@ def encoding_of(data: bytes, encoding: str | None = None, declared: str | None =
 
 
 def _told_by_bytes(data: bytes) -> str | None:
-    """Return the encoding shown by a byte order mark, NUL bytes or shift sequences, except UTF-8."""
+    """Return the encoding that a byte order mark, NUL bytes or shift sequences show. None if there is no sign, or for
+    UTF-8.
+    """
     bom = bom_of(data)
     if bom is not None and bom != _UTF_8:
         return bom
@@ -129,7 +134,10 @@ def _told_by_bytes(data: bytes) -> str | None:
 
 
 def _chosen(data: bytes, encoding: str) -> str:
-    """Return the first encoding of the setting that fits. UTF-8 takes precedence if the bytes are valid UTF-8."""
+    """Return the first encoding of the setting that fits, or the first encoding if none fits.
+
+    If the first encoding extends ASCII, a byte order mark and valid UTF-8 take precedence.
+    """
     if extends_ascii(encoding):
         if bom := bom_of(data):
             return bom
@@ -146,7 +154,7 @@ def _chosen(data: bytes, encoding: str) -> str:
 
 
 def chosen_encoding(data: bytes, encoding: str | None) -> dict[str, str]:
-    """Return the field that names the encoding that `auto` chose, unless that is UTF-8."""
+    """Return a field that names the encoding that `auto` chose; empty for UTF-8, or without `auto`."""
     if encoding is None or AUTO not in names_of(encoding):
         return {}
     name = encoding_of(data, encoding)
@@ -154,7 +162,9 @@ def chosen_encoding(data: bytes, encoding: str | None) -> dict[str, str]:
 
 
 def named(encoding: str | None) -> str | None:
-    """Return a setting's first encoding except `auto`, or None. For formats that declare their own encoding."""
+    """Return the first encoding of a setting that is not `auto`, or None. For formats that declare their own
+    encoding.
+    """
     return None if encoding is None else next((name for name in names_of(encoding) if name != AUTO), None)
 
 
@@ -171,13 +181,13 @@ def _likeliest(data: bytes) -> str:
 
 
 def extends_ascii(encoding: str) -> bool:
-    """Return True if the setting's first encoding reads ASCII as ASCII."""
+    """True if the first encoding of the setting reads ASCII as ASCII."""
     name = names_of(encoding)[0]
     return name == AUTO or _ASCII.decode(name, "replace") == _ASCII.decode("ascii")
 
 
 def fits(data: bytes, encoding: str) -> bool:
-    """Return True if all bytes decode, without private-use characters."""
+    """True if all bytes decode, without private-use characters."""
     try:
         return not _NO_CHARACTER.search(data.decode(encoding))
     except ValueError:
@@ -185,15 +195,14 @@ def fits(data: bytes, encoding: str) -> bool:
 
 
 def iso_2022_of(data: bytes) -> str | None:
-    """Return the 7-bit encoding whose shift sequences occur in the text, as in Japanese mail."""
+    """Return the 7-bit encoding whose shift sequences the text has, as in Japanese mail; None if it has none."""
     if b"\x1b" not in data or _ISO_2022.search(data) is None:
         return None
     return next((name for name in _SEVEN_BITS if fits(data, name)), None)
 
 
 def decode_declared(data: bytes, declared: str | None) -> str:
-    """Decode a text whose encoding is declared elsewhere, such as in a mail's header. Wrong declarations are
-    detected.
+    """Decode a text whose encoding is declared elsewhere, such as in a mail's header. A wrong declaration is ignored.
 
     Raises ExtractionError (encoding) as `decode` does.
     """
@@ -206,7 +215,9 @@ def bom_of(data: bytes) -> str | None:
 
 
 def wide_without_bom(data: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 for unmarked, mostly Latin text: half or three quarters of the bytes are NUL."""
+    """Return UTF-16 or UTF-32 for mostly Latin text without a byte order mark, in which many bytes are NUL. Otherwise
+    return None.
+    """
     head = data[: _LOOK - _LOOK % 4]
     if len(data) % 4 == 0:
         high, low = head[::4], head[3::4]

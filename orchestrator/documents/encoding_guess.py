@@ -1,7 +1,7 @@
 """Detects a legacy encoding by the text: words of a language, sequences of letters, and impossible characters.
 
-A wrong guess would silently send garbled text to a model. An ambiguous text is therefore an `encoding` problem,
-which names the candidates.
+A wrong guess would silently send garbled text to a model. An ambiguous text is therefore an `encoding` problem, which
+names the candidates.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 SAMPLE_BYTES = 32 * 1024
 MIN_ODD, MIN_ODD_WIDE = 24, 100
-"""Minimum non-ASCII bytes for the letters to be conclusive. Two-byte encodings need more because they turn any bytes
-into rare characters.
+"""Minimum numbers of non-ASCII bytes for letter statistics to be conclusive: for one-byte and two-byte encodings.
+
+Two-byte encodings need more, because they turn any bytes into rare characters.
 """
 _WIDE = frozenset(
     "big5 big5hkscs cp949 euc-kr gb18030 johab cp932 euc_jp euc-jp euc_jis_2004 euc_jisx0213 shift_jis_2004".split()
@@ -25,21 +26,22 @@ _WIDE = frozenset(
 MIN_LIKELY = 0.2
 MIN_LEAD = 1.15
 MANY_ODD, FAR_LEAD = 100, 1.5
-"""From `MANY_ODD` non-ASCII bytes on, this lead over the next encoding is significant, although markup lowers the
-likelihoods.
+"""With at least `MANY_ODD` non-ASCII bytes, a likelihood `FAR_LEAD` times that of the next encoding is conclusive.
+
+This holds even if markup lowers the likelihoods.
 """
 MIN_MORE_ODD = 3
 MIN_WITNESS = 0.1
 MOST_ODD = 10
-"""More than one oddity per this many non-ASCII bytes means another encoding, however likely the letters are."""
+"""An encoding with more than one oddity per this many non-ASCII bytes is wrong, however likely its letters are."""
 _PIECE = 1 << 20
 _TAG = re.compile(rb"<[!-;=?-~\s]*+>")
-"""Markup: tag names belong to no language."""
+"""Matches markup, which is left out because tag names belong to no language."""
 _SINGLE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 _NO_MARKS = re.compile("[^\x00-\x7f\u2190-\u303f]")
 _CONTROL = re.compile("[\x80-\x9f]")
 _CLOSE = 0.5
-"""Encodings at least this likely, relative to the best one, count as rivals and are compared by oddities."""
+"""Minimum likelihood of a rival, relative to the best encoding. Rivals are compared by oddities."""
 # Character sets and their supersets. Programs often write the superset but declare the subset.
 _LARGER = {
     "shift_jis": "cp932", "euc-kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
@@ -49,7 +51,7 @@ _LARGER = {
 }  # fmt: skip
 _PAIR, _FAR_PAIR = re.compile(rb"[\xa1-\xfe]{2}"), re.compile(rb"\x8e[\xa1-\xb0][\xa1-\xfe]{2}")
 _FEWEST_PAIRS, _EMPTY_ROWS, _FIRST_SIGN = 12, range(0xA9, 0xC2), 0xC4
-"""EUC-TW, which Python cannot decode, has no characters in rows that are full in similar encodings."""
+"""Signs of EUC-TW, which Python cannot decode: it has no characters in rows that are full in similar encodings."""
 _RARE = frozenset(
     "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish koi8-t "
     "cp1006".split()
@@ -58,11 +60,11 @@ _RARE = frozenset(
 _COMMON = ("cp1252", "windows-1252", "cp1251", "windows-1251", "cp1250", "windows-1250", "latin-1")
 _FEW_LIKELY = 8
 _NOT_FILES = ("cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140", "hp-roman8", "utf-")
-"""Encodings of mainframes and terminals. They do not occur in files, but would often be statistically likely."""
+"""Encodings of mainframes and terminals. They do not occur in files, but statistics would often favour them."""
 
 
 def guess(data: bytes, at: int) -> str:
-    """Return the only encoding in which `data` is readable. `data` is not UTF-8 from byte `at` on.
+    """Return the only encoding in which `data` is readable. `data` is not valid UTF-8 from byte `at` on.
 
     Raises ExtractionError (encoding) if no encoding fits, or more than one.
     """
@@ -111,7 +113,7 @@ def _without_aliases(names: list[str]) -> list[str]:
 
 
 def best_guess(data: bytes) -> str | None:
-    """Return the most likely encoding even if others are close; None if none can decode the bytes."""
+    """Return the most likely encoding even if others are close. None if no encoding can decode the bytes."""
     at = next((at for at, byte in enumerate(data) if byte > 127), 0)
     sample = _non_ascii_sample(data, at)
     found = sorted(readings(sample), key=lambda one: one.oddities)
@@ -122,9 +124,10 @@ def best_guess(data: bytes) -> str | None:
 
 
 def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample: bytes) -> str | None:
-    """Return the reading with the words of a language if every other reading has far more oddities.
+    """Return the encoding of the reading with the fewest oddities, if every other reading has far more. Otherwise
+    return None.
 
-    A reading with oddities, or in a two-byte encoding, must also agree with the statistics of letters.
+    If the reading has oddities or its encoding is two-byte, the statistics of letters must not contradict it.
     """
     best, *others = sorted(found, key=lambda one: one.oddities) or (None,)
     if (
@@ -143,13 +146,13 @@ def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample:
 
 
 def _may_be_marks(sample: bytes) -> bool:
-    """Return True if all non-ASCII bytes can be Japanese marks such as ■, which occur in texts of any language."""
+    """True if all non-ASCII bytes can be Japanese marks such as ■, which occur in texts of any language."""
     text = None if _SINGLE.search(sample) else _decodes(sample, "cp932")
     return text is not None and _NO_MARKS.search(text) is None
 
 
 def _likely(sample: bytes) -> list[tuple[str, float]]:
-    """Return encodings whose letter sequences fit some language, with their confidence (0 to 1), best first."""
+    """Return encodings whose letter sequences fit a language, each with its confidence (0 to 1), best first."""
     import chardet
 
     found: dict[str, float] = {}
@@ -163,9 +166,9 @@ def _likely(sample: bytes) -> list[tuple[str, float]]:
 
 
 def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
-    """Return the most likely encoding if no other is nearly as likely, or if all rivals have more oddities.
+    """Return the most likely encoding if no other encoding is nearly as likely, or if its rivals have more oddities.
 
-    The thresholds suit languages without an entry in our lists of small words, such as Vietnamese and Thai.
+    The thresholds suit languages that are missing from our lists of small words, such as Vietnamese and Thai.
     """
     odd_bytes = sum(byte > 127 for byte in sample)
     if not likely or odd_bytes < (MIN_ODD_WIDE if likely[0][0] in _WIDE else MIN_ODD):
@@ -192,7 +195,7 @@ def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
 
 
 def _least_odd(texts: list[tuple[str, str]]) -> str | None:
-    """Return the encoding of the text with the fewest oddities if every other text has clearly more.
+    """Return the encoding of the text with the fewest oddities if every other text has clearly more; otherwise None.
 
     If two texts differ in only a few characters, one more oddity is enough.
     """

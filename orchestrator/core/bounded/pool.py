@@ -16,17 +16,19 @@ from orchestrator.core.bounded.process import Trip, Tripped, Worker, WorkerLimit
 from orchestrator.core.errors import StorageError
 
 BUFFER_BYTES = 64_000_000
-"""Maximum bytes of results that the parent buffers until their turn; further results stay in their worker."""
+"""Maximum bytes of results that the parent buffers. Further results stay in their workers until the buffer has
+room.
+"""
 LOOK_SECONDS = 0.25
 AHEAD_SECONDS = 0.1
-"""Seconds of work queued at each worker, so that the worker never waits for its parent."""
+"""Seconds of work to queue at each worker, so that the worker never waits for its parent."""
 LEAST_AHEAD, MOST_AHEAD = 2, 64
 STARTS = 3
-"""After this many workers in a row died before they were ready, no more workers are started."""
+"""After this many workers in a row die before they are ready, the pool raises StorageError."""
 
 
 class WorkerCall(NamedTuple):
-    """A generator function, as `package.module:name`, and its arguments, which are plain values."""
+    """A call of a generator function, named as `package.module:name`, with plain values as arguments."""
 
     function: str
     arguments: tuple[Any, ...] = ()
@@ -52,10 +54,11 @@ def cores() -> int:
 
 
 class WorkerPool:
-    """At most `workers` processes (default: one per core), started on demand. One thread at a time may use a pool.
+    """A pool of at most `workers` processes (default: one per core), started on demand. Only one thread at a time may
+    use it.
 
-    `check` is called every LOOK_SECONDS while results are awaited, and may raise to end the wait. Every method that
-    waits raises StorageError if no process can be started.
+    `check` is called at least every LOOK_SECONDS while the pool waits for results. It may raise to end the wait.
+    Every method that needs a worker raises StorageError if no process can be started.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class WorkerPool:
         self._workers.clear()
 
     def map(self, calls: Iterable[WorkerCall]) -> Iterator[Iterator[Any]]:
-        """Yield an iterator over each call's values, in order; calls are taken from `calls` as workers become free.
+        """Yield one iterator of values per call, in order. Calls are taken from `calls` as workers become free.
 
         The iterators behave as in `results`. Read each one before requesting the next: unread values are lost.
         """
@@ -116,7 +119,7 @@ class WorkerPool:
         return self._under_way < self.most * self._ahead and self._buffered < BUFFER_BYTES
 
     def submit(self, call: WorkerCall) -> WorkerTask:
-        """Queue a call after earlier ones."""
+        """Queue a call behind all calls already submitted."""
         task = WorkerTask(call)
         self._waiting.append(task)
         self._under_way += 1
@@ -124,7 +127,7 @@ class WorkerPool:
         return task
 
     def call(self, call: WorkerCall) -> Iterator[Any]:
-        """Make a call ahead of all queued calls and yield its values; raises as `results` does."""
+        """Make a call ahead of all queued calls and yield its values. Raises the same errors as `results`."""
         task = WorkerTask(call)
         # Avoid a worker with tasks: if the caller reads this call's values first, both would block.
         worker = next((worker for worker in self._workers if not worker.tasks), None) or self._start_worker()
@@ -151,7 +154,10 @@ class WorkerPool:
             raise task.fault
 
     def _dispatch(self) -> None:
-        """Give waiting tasks to the worker with the fewest tasks. A new worker starts before any task has to wait."""
+        """Give each waiting task to the worker with the fewest tasks.
+
+        If every worker has a task, another worker is started first, up to the maximum.
+        """
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
             if worker is None or (worker.tasks and len(self._workers) < self.most):
@@ -255,7 +261,7 @@ class WorkerPool:
         self._waiting.extendleft(reversed(worker.tasks))
 
     def _end_garbled(self, task: WorkerTask) -> None:
-        """End a worker whose task returned something other than plain values, if the worker still runs."""
+        """End the worker of a task whose value cannot be decoded, if the worker still runs."""
         for worker in tuple(self._workers):
             if task in worker.tasks:
                 worker.garbled()

@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: its start, its messages and its end."""
+"""The parent's side of one worker process: its start, its messages and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 KILL_SECONDS = 5.0
 START_SECONDS = 60.0
-"""Maximum seconds until a process is ready on a busy machine, even if its tasks have a shorter limit."""
+"""Minimum seconds that a process gets to become ready, even if `patience` is shorter: a busy machine starts it
+slowly.
+"""
 _READ = 1 << 20
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
 # The package is found by path; no user folder is searched for modules. `-I` also makes Python ignore environment
@@ -34,11 +36,11 @@ _PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bound
 
 
 class WorkerLimits(Struct, frozen=True):
-    """Limits of a worker.
+    """Memory, time and size limits of a worker.
 
-    `memory` limits private memory, in bytes; a function may raise it to `more_memory` (`memory.ask_for_more`).
-    `seconds` limits the CPU time until a function's next value or its end. `patience` limits the same in wall-clock
-    time, for functions that wait. `value` limits the size of one value, in bytes.
+    `memory` limits private memory, in bytes. A function may raise it to `more_memory` (`memory.ask_for_more`).
+    `seconds` limits the CPU time until a function's next value or its end. `patience` limits the wall-clock time
+    until then, in seconds, for functions that wait. `value` limits the size of one value, in bytes.
     """
 
     memory: int = 1_000_000_000
@@ -58,7 +60,7 @@ class Trip(StrEnum):
 
 
 class Tripped(Exception):
-    """Raised if a function did not finish; `detail` names the signal or the error's type, and may be empty."""
+    """The function did not finish. `detail` names the signal or the error's type, and may be empty."""
 
     def __init__(self, trip: Trip, detail: str = "") -> None:
         super().__init__(f"{trip}: {detail}" if detail else trip.value)
@@ -82,7 +84,7 @@ def verdict(status: int, peak: int, limits: WorkerLimits) -> Tripped:
 
 
 class Worker:
-    """A worker and its tasks; the first of `tasks` is running.
+    """A worker process and its tasks. The first of `tasks` is running, the rest are queued.
 
     Raises OSError if no process can be started.
     """
@@ -120,7 +122,7 @@ class Worker:
         return bool(self._outbox)
 
     def give(self, task: WorkerTask, request: bytes) -> None:
-        """Queue a task; `request` is its call as a message."""
+        """Queue a task and send as much as possible. `request` is its call, encoded as a message."""
         if not self.tasks:
             self.heard_at = time.monotonic()
         self.tasks.append(task)
@@ -167,17 +169,17 @@ class Worker:
             raise self.garbled() from None
 
     def garbled(self) -> EOFError:
-        """Return the error to raise for an impossible message; a malicious document may control the worker."""
+        """Mark the worker as garbled and return the error to raise. A malicious document may control the worker."""
         self._is_garbled = True
         return EOFError()
 
     def is_silent(self, now: float) -> bool:
-        """True if a task has been silent for too long."""
+        """True if the worker has a task but has sent nothing for longer than its limit."""
         patience = self._limits.patience if self.is_ready else max(self._limits.patience, START_SECONDS)
         return bool(self.tasks) and now - self.heard_at > patience
 
     def leave(self) -> None:
-        """Close this fork's socket to a worker that belongs to the parent."""
+        """Close this process's socket to a worker that belongs to the process from which this one was forked."""
         self._socket.close()
         self._process.returncode = 0  # not a child of this process: there is nothing to collect
 

@@ -30,7 +30,9 @@ class Single:
         return self._pool is not None
 
     def call(self, function: str, *arguments: object) -> list[Any]:
-        """Return the values of a call. Raises Tripped or StorageError, or Interrupted at a request to stop."""
+        """Make a call and return its values. Raises Tripped or StorageError, or Interrupted if the process must
+        stop.
+        """
         with self._turn:
             if self._pool is None:
                 self._pool = WorkerPool(1, self.limits, interrupts.check)

@@ -16,11 +16,11 @@ Image = bytes | Path
 
 
 class ReplicaLayout(Struct, frozen=True):
-    """Replicated paths under a folder.
+    """The paths under a folder that are replicated.
 
     Files under `folders` (patterns) grow, or appear and disappear. `images` (patterns) are databases: they are
     replaced as a whole, and restored last. `has_state` tests if a folder has state that it would lose by becoming a
-    copy; `holds` names that state, and `elsewhere` says what to do about it.
+    copy. `holds` names that state, and `elsewhere` says what to do about it.
     """
 
     folders: tuple[str, ...]
@@ -30,7 +30,7 @@ class ReplicaLayout(Struct, frozen=True):
     elsewhere: str
 
     def tops(self, root: Path) -> Iterator[Path]:
-        """Yield the existing folders."""
+        """Yield the folders under `root` that match `folders`."""
         for pattern in self.folders:
             yield from root.glob(pattern)
 
@@ -46,7 +46,7 @@ class ReplicaLayout(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """A folder at one moment: its images are not ahead of its files.
+    """State of a folder at one moment. Its images are never newer than its files.
 
     `images` is None if no image has changed since the previous cut. `files` maps each path to its size, or to None to
     keep the part that was already sent. `unsure` names files that may differ from the sent part although they are not
@@ -65,10 +65,12 @@ class Contents(Protocol):
     root: Path
 
     def version(self) -> Hashable:
-        """Return a value that differs after every change that must be replicated before it is acknowledged."""
+        """Return the folder's version. It differs after each change that must be replicated before it is
+        acknowledged.
+        """
 
     async def cut(self, *, is_new: bool) -> Cut:
         """Return the folder's current state; `is_new` is true if the version has changed since the last sent cut."""
 
     def sent(self, cut: Cut) -> None:
-        """Note that the cut has reached the replica completely."""
+        """Note that the whole cut has reached the replica."""

@@ -1,4 +1,4 @@
-"""Contents of a replica at one moment: files and database images as pieces, each an object."""
+"""Manifests: lists of the objects that hold a replica's files and database images at one moment."""
 
 from __future__ import annotations
 

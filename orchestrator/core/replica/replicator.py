@@ -46,13 +46,16 @@ AT_ONCE = 4
 
 
 class Replicator:
-    """Sends changes while this process is active; `problem` is the current obstacle, or None.
+    """Sends a folder's changes to its replica while this process is active.
 
-    `start` and `close` belong to the event loop that created it.
+    `problem` says what currently prevents sending, or is None. Call `start` and `close` only from the event loop that
+    created it.
     """
 
     def __init__(self, replica: Replica, contents: Contents, on_held: Callable[[], None]) -> None:
-        """Create a replicator that calls `on_held` when the folder's work may continue."""
+        """Create a replicator. It calls `on_held` when the replica accepts writes again, so that work may
+        continue.
+        """
         self._storage = replica.storage
         self.generation = replica.generation
         self._folder = replica.folder
@@ -82,17 +85,22 @@ class Replicator:
 
     @property
     def is_held(self) -> bool:
-        """True if this process is certainly the active one."""
+        """True if this process is certainly the active process."""
         return self.superseded is None and self.generation.is_held
 
     @property
     def failing(self) -> str | None:
-        """Obstacle that has lasted too long for callers to wait; None otherwise."""
+        """The problem, if sending has failed for more than HOLD_SECONDS: too long for callers to wait. Otherwise
+        None.
+        """
         since = self._failing_since
         return self.problem if since is not None and seconds() - since > HOLD_SECONDS else None
 
     async def settled(self) -> None:
-        """Wait until the current state is on the replica. Raises Superseded or NotReplicated."""
+        """Wait until the current state is on the replica.
+
+        Raises Superseded if another process is active, NotReplicated if the replica fails or is too slow.
+        """
         try:
             is_there = self._contents.version() == self._sent_version
         except StorageError as error:
@@ -101,7 +109,10 @@ class Replicator:
             await self.refreshed()
 
     async def refreshed(self) -> None:
-        """Wait for a round of sending that starts after this call. Raises Superseded or NotReplicated."""
+        """Wait for a round of sending that starts after this call.
+
+        Raises Superseded if another process is active, NotReplicated if the replica fails or is too slow.
+        """
         self._asked += 1
         mine = self._asked
         self._wake.set()
@@ -117,7 +128,7 @@ class Replicator:
             raise NotReplicated(self.problem or f"the replica {self.url} is slow to respond")
 
     async def close(self) -> None:
-        """Send the remaining changes and release the replica for another process; give up after CLOSE_SECONDS."""
+        """Send the remaining changes and release the replica for another process. Gives up after CLOSE_SECONDS."""
         self._is_closing = True
         self._wake.set()
         try:
@@ -155,7 +166,7 @@ class Replicator:
             await asyncio.sleep(RENEW_SECONDS / 4)
 
     async def send(self, *, is_last: bool = False) -> bool:
-        """Send and commit changes; True on success. One call at a time."""
+        """Send and commit changes. Return True on success. Only one call may run at a time."""
         asked, was_held = self._asked, self.is_held
         try:
             gone = await self._round(is_last=is_last)
@@ -193,7 +204,7 @@ class Replicator:
             self._moved.notify_all()
 
     async def _round(self, *, is_last: bool) -> Collection[str]:
-        """Send and commit changes; return the names of unneeded objects."""
+        """Send and commit changes. Return the names of objects that are no longer needed."""
         gone: Collection[str] = ()
         version, began = self._contents.version(), time.monotonic()
         cut = await self._contents.cut(is_new=version != self._sent_version)

@@ -51,7 +51,7 @@ class FolderCopy:
         return read_manifest(self._storage, manifest, self._layout)
 
     def fetch(self, manifest: Manifest, step: Callable[[], None]) -> None:
-        """Make the folder's files match a manifest, and put its images next to their final place.
+        """Make the folder's files match a manifest, and put its images beside their final paths.
 
         `step` is called about once a second, and may raise. Raises StorageError or OSError.
         """
@@ -70,7 +70,10 @@ class FolderCopy:
                     task.cancel()
 
     def finish(self, manifest: Manifest, step: Callable[[], None]) -> None:
-        """Complete the folder from the manifest, durably; images come last. Raises as `fetch` does."""
+        """Complete the folder from the manifest and sync it to disk. Images get their final names last.
+
+        Raises the same errors as `fetch`.
+        """
         self.clear_state()
         self.fetch(manifest, step)
         images = [_temporary_path(path) for path in manifest.images]
@@ -93,7 +96,7 @@ class FolderCopy:
                     path.unlink(missing_ok=True)
 
     def _missing(self, path: str, pieces: Sequence[ReplicaPiece]) -> list[tuple[int, ReplicaPiece]]:
-        """Set a file's size; return the pieces that the file may lack, each with its offset."""
+        """Set a file's size. Return the pieces that the file may lack, each with its offset."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         size = size_of(pieces)
@@ -129,7 +132,7 @@ class Ahead:
         self._thread = Thread(target=self._run, name="orch-ahead", daemon=True)
 
     def look(self, manifest: str) -> None:
-        """Fetch the current manifest's files in the background."""
+        """Fetch the files of `manifest` in the background. It replaces the manifest of an earlier call."""
         self._manifest = manifest
         if not self._thread.is_alive() and not self._is_over.is_set():
             self._copy.clear_state()
@@ -170,7 +173,7 @@ def _finish(tasks: Sequence[Future[None]], step: Callable[[], None]) -> None:
 
 
 def _temporary_path(path: str) -> str:
-    """Return the path of a database's image until the folder is complete."""
+    """Return the temporary path of a database image, used until the folder is complete."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.ahead" if folder else f".{name}.ahead"
 

@@ -1,7 +1,7 @@
 """Storage of a replica: a folder that several machines mount, or a bucket.
 
-An object is created once and never changed. Both kinds of storage refuse to create an existing object; that alone
-lets processes agree on the active one.
+An object is created once and never changed. Both kinds of storage refuse to create an object that exists. Processes
+need only this to agree on the active process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.core.errors import StorageError, UsageError
 OPTION = "--replica"
 BUCKETS = ("s3", "s3a")
 ANSWER_SECONDS = {"connect_timeout": 3, "read_timeout": 8, "retries": {"max_attempts": 2}}
-"""botocore options: the default timeout of a minute is longer than a generation lasts."""
+"""botocore options. Its default timeout of a minute is longer than a generation lasts."""
 
 
 class Missing(Exception):
@@ -28,7 +28,7 @@ class Missing(Exception):
 
 
 class DamagedReplica(StorageError):
-    """A replica that lacks an object it should hold; trying again does not help."""
+    """An object of the replica is missing or invalid; trying again does not help."""
 
     kind = "damaged_replica"
 
@@ -54,7 +54,7 @@ class Storage(Protocol):
         """Return the names of a folder's objects, without the folder; empty for a missing folder."""
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects; missing ones are ignored."""
+        """Remove objects. Objects that do not exist are ignored."""
 
 
 def open_storage(url: str) -> Storage:
@@ -129,7 +129,7 @@ class BucketStorage:
             )
 
     def require_conditions(self) -> None:
-        """Raise UsageError if the storage would overwrite an existing object on creation."""
+        """Raise UsageError if creating an object that exists would overwrite it."""
         name = f"probes/{os.urandom(8).hex()}"
         self.create(name, b"first")
         second = self.create(name, b"second")

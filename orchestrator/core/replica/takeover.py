@@ -1,4 +1,7 @@
-"""Waiting to become the active process, and taking over with a folder that equals the replica or is ahead of it."""
+"""Standing by until no other process is active, and taking over.
+
+After a take-over, the folder equals the replica or is ahead of it.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,9 @@ Tell = Callable[[str], None]
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """A folder's record of how much of the replica it holds.
 
-    The mark has the folder's own random name at the replica and the last generation that the folder held completely.
-    It also has the manifests that may be the newest. A mark from before a roll-back has only outdated manifests.
+    The mark has the folder's random name at the replica, and the last generation that the folder held completely. It
+    also lists the manifests that may be the newest. After a roll-back of the folder, its mark lists only outdated
+    manifests.
     """
 
     replica: str
@@ -56,15 +60,17 @@ class MarkedFolder:
         self.mark = _read_mark(root, layout)
 
     def begin(self, replica: str, generation: int, manifest: str = "") -> None:
-        """Record the replica and the generation that the folder holds completely (0: none). Raises StorageError."""
+        """Record the replica, and the generation that the folder holds completely (0 if none). Raises
+        StorageError.
+        """
         self._write(Mark(replica=replica, folder=self.mark.folder, generation=generation, manifests=(manifest,)))
 
     def note(self, *manifests: str) -> None:
-        """Record the candidates for the last committed manifest. Raises StorageError."""
+        """Record the manifests that may be the last committed manifest. Raises StorageError."""
         self._write(msgspec.structs.replace(self.mark, manifests=manifests))
 
     def is_ahead_of(self, head: ReplicaHead) -> bool:
-        """True if the folder has all committed data, and perhaps more."""
+        """True if the folder has all data committed up to this head, and perhaps more."""
         mark = self.mark
         knows = not mark.manifests or head.manifest in mark.manifests
         return (mark.replica, mark.generation) == (head.replica, head.generation) and knows
@@ -79,7 +85,9 @@ class MarkedFolder:
 
 
 class Replica(Struct, frozen=True):
-    """A replica whose active process is this one. `is_restored`: the folder was rebuilt from the replica."""
+    """A replica for which this process is active. `is_restored` is true if the folder was rebuilt from the
+    replica.
+    """
 
     storage: Storage
     generation: Generation
@@ -94,7 +102,7 @@ _decode = json_decoder(Mark).decode
 def take_turn(
     url: str, root: Path, layout: ReplicaLayout, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
 ) -> Replica | None:
-    """Stand by until no other process is active, then become active; None if `is_over` turns true first.
+    """Stand by until no other process is active, then become active. Return None if `is_over` turns true first.
 
     A process counts as active until no new head has appeared for `lapse` seconds. The caller holds the folder's lock.
     Raises UsageError or StorageError.
@@ -118,7 +126,7 @@ def take_turn(
 
 
 class _CannotWrite(StorageError):
-    """The replica is full or unavailable at a take-over. The process waits, as an active process does."""
+    """The replica cannot be written at a take-over. The process waits and tries again."""
 
 
 class _Turns:
@@ -184,7 +192,9 @@ class _Turns:
             self._folder.begin(head.replica, 0)
 
     def _require_new(self) -> None:
-        """Raise UsageError if the folder belongs to a replica but this replica is empty: lost, or at another URL."""
+        """Raise UsageError if the folder belongs to a replica: this replica is empty, so it was lost or is at another
+        URL.
+        """
         root = self._folder.root
         if self._folder.mark.replica:
             raise UsageError(
@@ -193,7 +203,10 @@ class _Turns:
             )
 
     def _is_mine(self, head: ReplicaHead) -> bool:
-        """True if no other process is active. Raises UsageError if the folder's own state would be lost."""
+        """True if the head was released, or written for this folder on this machine.
+
+        Raises UsageError if the folder's own state would be lost.
+        """
         folder = self._folder
         if folder.mark.replica != head.replica and self._has_state:
             raise UsageError(
@@ -238,7 +251,7 @@ class _Turns:
         return Replica(self._storage, generation, manifest, self._folder, is_restored=not is_ahead)
 
     def _make_room(self, manifest: Manifest, generation: Generation) -> None:
-        """Remove unnamed objects, if the replica allows removal."""
+        """Remove objects that the manifest does not name. If the storage fails, report the error and continue."""
         try:
             _remove_unnamed(self._storage, manifest, generation)
             generation.renew(RENEW_SECONDS)
@@ -248,7 +261,7 @@ class _Turns:
             self._tell(f"{error.message}; continuing")
 
     def _restored(self, generation: Generation, *, is_ahead: bool) -> Manifest:
-        """Return the current manifest, after updating the folder unless it is ahead. Retries temporary failures."""
+        """Update the folder, unless it is ahead, and return the current manifest. Retries temporary failures."""
         told = ""
         while True:
             try:
@@ -283,7 +296,7 @@ def _remove_unnamed(storage: Storage, manifest: Manifest, generation: Generation
 
 
 def new_name(folder: str, generation: int) -> str:
-    """Return a unique object name that shows the generation that wrote it."""
+    """Return a unique object name that contains the number of the generation that writes it."""
     return f"{folder}/{generation:06d}-{os.urandom(12).hex()}"
 
 
@@ -293,7 +306,7 @@ def _generation_of(name: str) -> int:
 
 
 def _read_mark(root: Path, layout: ReplicaLayout) -> Mark:
-    """Read the folder's mark; a folder without one gets a new name. Raises StorageError."""
+    """Read the folder's mark. Return a new mark with a random name if the folder has no mark. Raises StorageError."""
     try:
         return _decode((root / MARK).read_bytes())
     except FileNotFoundError:

@@ -21,7 +21,7 @@ from orchestrator.core.replica.storage import Missing, Storage
 FOLDER = "heads"
 DIGITS = 12
 KEPT = 5
-"""Number of heads kept besides the newest, so that a reader finds one while new heads are written."""
+"""Number of older heads to keep, so that a reader still finds a head while new heads are written."""
 HOLD_SECONDS = 8.0
 """Seconds, from the start of its last write, for which a process may consider itself active."""
 LAPSE_SECONDS = 10.0
@@ -29,9 +29,10 @@ LAPSE_SECONDS = 10.0
 
 
 class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of which process is active. `replica` and `folder` are random ids of the replica and serving folder.
+    """A record of which process is active. `replica` and `folder` are random ids of the replica and of that process's
+    folder.
 
-    `holder` names the active process in messages; `nonce` distinguishes attempts to write a head.
+    `holder` names the active process in messages. `nonce` distinguishes attempts to write a head.
     """
 
     number: int
@@ -63,21 +64,21 @@ _decode = json_decoder(ReplicaHead).decode
 
 
 def seconds() -> float:
-    """Return the seconds of a clock that also counts the machine's sleep, if there is such a clock.
+    """Return the seconds of a monotonic clock that also counts the machine's sleep, if the system has such a clock.
 
-    Otherwise an old observation would seem recent after the sleep.
+    If sleep did not count, an old observation would seem recent afterwards.
     """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class HeadLog:
-    """The heads of a replica. Raises StorageError."""
+    """The heads of a replica. Every method may raise StorageError."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def latest(self) -> ReplicaHead | None:
-        """Return the newest head, or None before the first."""
+        """Return the newest head, or None if no head exists."""
         while True:
             numbers = self._numbers()
             if not numbers:
@@ -88,9 +89,9 @@ class HeadLog:
                 continue  # removed meanwhile, since there are newer heads
 
     def write(self, wanted: ReplicaHead) -> ReplicaHead:
-        """Write a head after the newest; return it as stored: `wanted`, or an earlier attempt of this process.
+        """Write a head and return the stored head: `wanted`, or an earlier attempt of this process with that number.
 
-        Raises Superseded if another process has written that number, or a higher one.
+        Raises Superseded if another process has written that number, or a higher number exists.
         """
         try:
             there = self._read(self._storage.create(_name(wanted.number), msgspec.json.encode(wanted)))
@@ -132,7 +133,7 @@ class Generation:
     """
 
     def __init__(self, heads: HeadLog, head: ReplicaHead, began: float, clock: Callable[[], float] = seconds) -> None:
-        """Start with the head that took over; writing it began at `began`."""
+        """Start a generation with the head that took over. `began` is when the write of this head began."""
         self._heads = heads
         self._clock = clock
         self._lock = Lock()
@@ -156,7 +157,7 @@ class Generation:
     def write(self, manifest: str | None = None, *, is_released: bool = False) -> None:
         """Commit a manifest (None: keep the current one), renew, or release. Raises Superseded or StorageError.
 
-        After another StorageError the write may or may not have happened; the next write finds out.
+        After a StorageError other than Superseded, the write may still have happened. The next write finds out.
         """
         with self._lock:
             while True:
@@ -174,6 +175,6 @@ class Generation:
                     return
 
     def renew(self, every: float) -> None:
-        """Write a head if the last one is `every` seconds old. Raises as `write` does."""
+        """Write a head if the last write began at least `every` seconds ago. Raises the same errors as `write`."""
         if self.age >= every:
             self.write()

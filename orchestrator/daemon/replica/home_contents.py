@@ -1,9 +1,9 @@
 """The replicated parts of a home at one moment: databases, and files of jobs and servers.
 
-A home has several databases: its own (unless that is Postgres), and one of each batch server. All are read at a
-moment without a write to the home's own database, which then agrees with the servers about batches. Files are read
-after the databases. A changed file gets a hard link in the folder `.replica`, which keeps its content if the file is
-removed.
+A home has several databases: its own (unless that is Postgres), and one for each batch server. orch reads all of them
+while nothing writes to the home's own database. This database then agrees with the servers about batches. Files are
+read after the databases. A changed file gets a hard link in the folder `.replica`, which keeps its content if the
+file is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from orchestrator.store.database_images import WatchedDatabase, has_rows, readin
 SERVER_DATABASES = f"servers/*/{SERVER_DATABASE}"
 SMALL_FILES = ("home.id", "telemetry.json")
 QUIET_SECONDS, LONGEST_SECONDS = 1.0, 10.0
-"""Seconds to wait for a moment without any write, and the maximum for one in which the databases agree."""
+"""Seconds to wait for a moment without any write, and maximum seconds to wait until the databases agree."""
 CLOCK_SECONDS = 0.1
 """Maximum seconds by which file times lag behind the clock."""
 APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
@@ -81,7 +81,9 @@ class _Found(Struct, frozen=True):
 
 
 class HomeContents:
-    """The contents of a daemon's home. With `is_shared`, its own database is elsewhere, for several machines."""
+    """The contents of a daemon's home. With `is_shared`, its own database is elsewhere, shared by several
+    machines.
+    """
 
     def __init__(self, home: Home, known: Mapping[str, int], *, is_shared: bool, as_of: float) -> None:
         """Start from `known`, the bytes of each file on the replica.
@@ -106,7 +108,9 @@ class HomeContents:
         self._require_one_disk()
         self._version: Hashable = None
         self._looked_at = self._began = self.sent_to = (0.0, 0.0)
-        """All records before `sent_to` are on the replica, by two clocks: `who_is_active.seconds`, and since 1970."""
+        """Time before which all records are on the replica, by two clocks: `who_is_active.seconds`, and seconds since
+        1970.
+        """
         self.durable: Callable[[], Mapping[str, int | None]] = dict
         """Durable bytes of each growing result file, by path; None if unknown."""
         self.on_sent: Callable[[], None] = lambda: None
@@ -148,7 +152,7 @@ class HomeContents:
         raise StorageError(f"{self.root} changes faster than it can be copied")
 
     def _at_one_moment(self, is_new: bool, *, is_late: bool) -> Cut | None:
-        """Return a cut, or None if something was written meanwhile, so that parts may not fit together.
+        """Return a cut, or None if a write during the call could leave its parts inconsistent.
 
         With `is_late`, a file that existed only briefly may be missing: a successor would ask its rows again.
         """
@@ -202,7 +206,9 @@ class HomeContents:
         return found
 
     def _is_staged(self, path: str, inode: int) -> bool:
-        """True if the link is to this file. While the link exists, no other file gets the inode number."""
+        """True if the hard link is to the file with this inode. While the link exists, no other file gets that inode
+        number.
+        """
         with suppress(FileNotFoundError):
             return (self._stage / path).stat().st_ino == inode
         return False
@@ -226,7 +232,7 @@ class HomeContents:
                 )
 
     def _unstage(self, sizes: Mapping[str, int | None]) -> None:
-        """Free the bytes of files that were removed from the home."""
+        """Remove the links to files that were removed from the home, to free their bytes."""
         for parent, _, names in os.walk(self._stage):
             for name in names:
                 path = Path(parent, name)
@@ -234,12 +240,14 @@ class HomeContents:
                     path.unlink(missing_ok=True)
 
     def _files(self) -> Iterator[tuple[str, _Seen, int]]:
-        """Yield each file of jobs and servers: path, facts, and last change of name or mode (nanoseconds)."""
+        """Yield each file of jobs and servers: its path, its state, and its last change of name or mode
+        (nanoseconds).
+        """
         for top in LAYOUT.tops(self.root):
             yield from _below(str(self.root), top.relative_to(self.root).as_posix())
 
     def _open_databases(self) -> dict[str, WatchedDatabase]:
-        """Return the current databases by path. Two threads may call this, without waiting for a cut."""
+        """Return the current databases by path. Two threads may call this at once; neither waits for a cut."""
         with self._lock:
             own = [] if self._is_shared else [self.root / DATABASE]
             paths = [path for path in (*own, *sorted(self.root.glob(SERVER_DATABASES))) if path.exists()]
@@ -259,7 +267,7 @@ def _has_grown(path: str, last: _Seen | None, now: _Seen) -> bool:
 
 
 def _below(root: str, folder: str) -> Iterator[tuple[str, _Seen, int]]:
-    """Yield the files below a folder, as strings with one call each: a home of many nights has thousands of files."""
+    """Yield the files below a folder, with one system call per file: a home of many nights has thousands of files."""
     with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:
         for entry in entries:
             name = entry.name

@@ -1,4 +1,4 @@
-"""A home's replica while its daemon works: sends changes, and lets the daemon act while sending succeeds.
+"""A home's replica while its daemon works. It sends changes, and lets the daemon act only while sending succeeds.
 
 The replica has a thread with its own event loop, so the daemon never delays the renewal of its claim.
 """
@@ -31,12 +31,14 @@ ASKED_SECONDS = 0.1
 class HomeReplica:
     """Sends changes of a home to its replica during a `with` block.
 
-    `is_shared` means that other machines reach the home's own database, which is elsewhere. The end of the block
-    sends the remaining changes, and lets another daemon take over immediately. Methods may be called from any thread.
+    With `is_shared`, the home's own database is elsewhere, and other machines reach it. The end of the block sends
+    the remaining changes, and lets another daemon take over immediately. Any thread may call the methods.
     """
 
     def __init__(self, home: Home, replica: Replica, *, is_shared: bool, as_of: float = 0.0) -> None:
-        """Start from `as_of` (seconds since 1970): files untouched since then are on the replica unchanged."""
+        """Create the replica. Files untouched since `as_of` (seconds since 1970) count as unchanged on the
+        replica.
+        """
         self._home = home
         self._replica = replica
         as_of = time.time() if replica.is_restored else as_of
@@ -65,22 +67,22 @@ class HomeReplica:
 
     @property
     def is_held(self) -> bool:
-        """True if this daemon is certainly active."""
+        """True if this daemon is certainly the active daemon."""
         return self._replicator.is_held
 
     @property
     def superseded(self) -> Superseded | None:
-        """Error that names the daemon that has taken over, or None."""
+        """The error that names the daemon that has taken over, or None."""
         return self._replicator.superseded
 
     @property
     def problem(self) -> str:
-        """Reason why the replica cannot be written, as text."""
+        """The reason why the replica cannot be written."""
         return self._replicator.problem or f"the replica {self._replicator.url} has not been written for too long"
 
     @property
     def failing(self) -> str | None:
-        """Reason why changes have not been sent for some time, as text, or None."""
+        """The reason why changes have not been sent for some time, or None."""
         return self._replicator.failing
 
     @property
@@ -89,7 +91,9 @@ class HomeReplica:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn a database's refusal of a superseded daemon into Superseded, which names the new daemon."""
+        """Inside the block, turn a database error into Superseded if another daemon has taken over. The error names
+        that daemon.
+        """
         try:
             yield
         except StorageError:
@@ -102,7 +106,10 @@ class HomeReplica:
         self._contents.durable = durable
 
     def settled(self) -> None:
-        """Wait until the current state is on the replica. Raises Superseded or NotReplicated."""
+        """Wait until the current state is on the replica.
+
+        Raises Superseded if another daemon is active, NotReplicated if the replica fails or is too slow.
+        """
         settled = self._replicator.settled()
         try:
             asyncio.run_coroutine_threadsafe(settled, self._loop).result()
@@ -133,7 +140,7 @@ class HomeReplica:
                 await self._replicator.refreshed()
 
     def _held_again(self) -> None:
-        """Call `on_held` in a thread, because it may take long and the generation must be renewed."""
+        """Call `on_held` in a thread. It may take long, and must not delay the renewal of the generation."""
         threading.Thread(target=self.on_held, name="orch-held-again", daemon=True).start()
 
     def _publish_status(self) -> None:

@@ -1,7 +1,8 @@
 """A provider's Batch API behind a home's replica: irreversible calls wait until the replica has their records.
 
-A batch is created, or a row asked, once the intent is replicated. A successor then does not pay a second time. A file
-is deleted at a provider once its results are replicated. A batch is cancelled once the reason is replicated.
+A batch is created, or a row asked, only once the intent is replicated. A successor then does not pay a second time. A
+file is deleted at a provider only once its results are replicated. A batch is cancelled only once the reason is
+replicated.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from orchestrator.policy.preflight import DirectAnswer
 
 
 class _Replicated:
-    """A Batch API with fences: `settled` returns once all records are replicated and this daemon is active.
+    """A Batch API whose irreversible calls first wait for `settled`.
 
-    Each method of `Backend` is written out: a new method is a type error here until its fence is decided.
+    `settled` returns once all records are replicated and this daemon is active. Each method of `Backend` is written
+    out here: a new method is a type error until somebody decides whether it waits.
     """
 
     def __init__(self, api: Backend, settled: Callable[[], None]) -> None:
@@ -37,7 +39,7 @@ class _Replicated:
         self.appear_seconds = api.appear_seconds
 
     def upload(self, path: Path, name: str) -> str:
-        """See `Backend`. Needs no fence: an upload is free, and its file can be found again by name."""
+        """See `Backend`. Does not wait: an upload is free, and its file can be found again by name."""
         return self._api.upload(path, name)
 
     def create(self, order: BatchOrder) -> RemoteBatch:
@@ -126,5 +128,5 @@ class _Replicated:
 
 
 def behind_replica(api: Backend, settled: Callable[[], None]) -> Backend:
-    """Return a hosted Batch API for the daemon of a home with a replica."""
+    """Wrap a hosted Batch API for the daemon of a home with a replica."""
     return _Replicated(api, settled)

@@ -1,7 +1,8 @@
-"""The state of a home's replica, for other commands of this machine. A light module, for read-only commands.
+"""The state of a home's replica, for other commands on this machine. The module imports little, for fast read-only
+commands.
 
 The active daemon keeps the state in `replica-status.json`. A command waits until its records are on the replica, so
-that the loss of this machine does not lose them.
+that they survive the loss of this machine.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def age(self) -> float:
-        """Seconds since the last sent state."""
+        """Age of the last sent state, in seconds."""
         return max(0.0, seconds() - self.sent_to)
 
 
@@ -52,7 +53,7 @@ def read_status(home: Home) -> ReplicaStatus | None:
 
 
 def write_status(home: Home, status: ReplicaStatus) -> None:
-    """Write the status. Raises OSError."""
+    """Write the replica's status file. Raises OSError."""
     # Readers never see half a file. The file is not synced: it changes every two seconds, and a power cut voids it.
     beside = home.replica.with_name(f".{home.replica.name}.partial")
     beside.write_bytes(msgspec.json.encode(status))
@@ -60,7 +61,10 @@ def write_status(home: Home, status: ReplicaStatus) -> None:
 
 
 def require_active(home: Home) -> None:
-    """Raise UsageError if a home's active daemon is on another machine, because the state here may be old."""
+    """Raise UsageError unless a home's active daemon is on this machine: the state here may be old.
+
+    Allows every home without a replica.
+    """
     if not home.has_replica:
         return
     holder = running_daemon(home)
@@ -80,7 +84,7 @@ def require_active(home: Home) -> None:
 def wait_until_sent(home: Home, patience: float = PATIENCE_SECONDS) -> None:
     """Wait until all records of this process are on the home's replica, if it has one.
 
-    Raises StorageError if that takes longer than `patience` seconds, or the daemon is no longer active.
+    Raises StorageError if this takes longer than `patience` seconds, or if no daemon runs here.
     """
     if not home.has_replica:
         return

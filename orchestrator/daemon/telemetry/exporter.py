@@ -1,4 +1,4 @@
-"""The thread that sends ended work to a receiver. No job ever waits for it."""
+"""The thread that sends spans and metrics of ended work to a receiver. No job ever waits for it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 LONGEST_PAUSE = 300.0
-"""Maximum seconds between attempts to send to a receiver that accepts nothing."""
+"""Maximum seconds between attempts to send while the receiver accepts nothing."""
 IDLE_SHARE = 20.0
-"""Pause after a look, as a multiple of the look's duration."""
+"""Pause between two rounds of sending, as a multiple of the last round's duration."""
 END_SECONDS = 3.0
-"""Seconds that a stopping daemon spends on unsent data. The next daemon sends the rest."""
+"""Maximum seconds for which a stopping daemon sends remaining data. The next daemon sends the rest."""
 KEPT = timedelta(days=1)
 """Age at which unsent data is dropped."""
 MOST_SPANS = 256
@@ -72,7 +72,7 @@ class Exporter:
         self.use(config)
 
     def use(self, config: Config) -> None:
-        """Use these settings from now on. The thread starts with the first settings that name a receiver."""
+        """Use these settings from now on. The thread starts as soon as settings name a receiver."""
         self._config = config
         if self._thread is None and config.telemetry is not None:
             self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -98,7 +98,7 @@ class Exporter:
             self._receiver.close()
 
     def _send_ended_work(self) -> bool:
-        """Send ended work. True if the receiver accepted all of it."""
+        """Send ended work. Return True if nothing failed."""
         settings = self._config.telemetry
         try:
             if settings is None or (receiver := self._open(settings)) is None:
@@ -125,7 +125,9 @@ class Exporter:
         return self._receiver
 
     def _send(self, receiver: Receiver, settings: Telemetry) -> bool:
-        """Send the spans of ended work. Spans that cannot be sent wait, and are dropped after a day."""
+        """Send the spans of ended work. Spans that cannot be sent are kept, and dropped after a day. Return True on
+        success.
+        """
         at = self._now()
         known = sent.read(self._home)
         # Work that ended before telemetry was switched on is not sent.
@@ -176,7 +178,9 @@ class Exporter:
         return done.with_ended(ended.key, ended.at, sent=taken, dropped=refused), None
 
     def _send_points(self, receiver: Receiver, settings: Telemetry) -> bool:
-        """Send changed metrics. Metrics count from the daemon's start, so a later request makes up for a lost one."""
+        """Send changed metrics. They count from the daemon's start, so the next request makes up for a lost
+        request.
+        """
         if not (settings.metrics and self._has_news):
             return True
         try:

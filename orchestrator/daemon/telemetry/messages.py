@@ -13,7 +13,7 @@ MOST_CHARACTERS = 20_000
 
 
 def content_of(body: Mapping[str, Any], answer: str | None, finish_reason: str | None) -> dict[str, Value]:
-    """Return the attributes for a row's request body and the text of its answer."""
+    """Return the attributes for a row's request body, its answer's text and its finish reason."""
     found: dict[str, Value] = {}
     if asked := [*_input_messages(body)]:
         found["gen_ai.input.messages"] = json.dumps(asked, ensure_ascii=False)

@@ -42,9 +42,13 @@ from orchestrator.settings.telemetry import Telemetry
 
 TIMEOUT_SECONDS = 10.0
 REFUSED = frozenset({400, 413, 422})
-"""Statuses of a permanently bad request. After any other status, the same request may be accepted later."""
+"""Statuses of requests that will never be accepted. After any other error status, the same request may be accepted
+later.
+"""
 WITHOUT_METRICS = REFUSED | {404, 405, 501}
-"""Final statuses for metrics. A receiver of traces only has no address for metrics, and traces must not wait."""
+"""Statuses of metrics that will never be accepted. Traces must not wait for a receiver that has no address for
+metrics.
+"""
 TOO_LARGE = 413
 MOST_ATTRIBUTES = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,7 +59,7 @@ _ABOUT = {
 
 
 class Receiver:
-    """A receiver of spans and metrics. Raises UsageError if a header's variable is not set."""
+    """The receiver of spans and metrics. Raises UsageError if the variable of a header is not set."""
 
     def __init__(self, settings: Telemetry, home: str, environ: Mapping[str, str] = os.environ) -> None:
         headers = {name: _value_of(name, variable, environ) for name, variable in settings.headers_env.items()}
@@ -74,7 +78,9 @@ class Receiver:
         self._client.close()
 
     def send_spans(self, spans: Sequence[TraceSpan]) -> int:
-        """Send spans. Return how many the receiver accepted; it refused the others for good. Raises BackendError."""
+        """Send spans. Return the number of accepted spans; the receiver refused the rest for good. Raises
+        BackendError.
+        """
         scoped = ScopeSpans(scope=self._scope, spans=[_span(span) for span in spans])
         resourced = ResourceSpans(resource=self._resource, scope_spans=[scoped])
         status, body = self._post("traces", ExportTraceServiceRequest(resource_spans=[resourced]), REFUSED)
@@ -89,7 +95,9 @@ class Receiver:
         return max(0, len(spans) - int(answer.partial_success.rejected_spans))
 
     def send_points(self, points: Iterable[HistogramPoint], since: datetime, now: datetime) -> bool:
-        """Send the metrics, which count since `since`. True if the receiver accepted them. Raises BackendError."""
+        """Send metrics that count from `since` on. Return True if the receiver accepted all of them. Raises
+        BackendError.
+        """
         by_metric: dict[str, list[HistogramDataPoint]] = {}
         for point in points:
             by_metric.setdefault(point.metric, []).append(_data_point(point, since, now))
@@ -124,7 +132,7 @@ def _value_of(header: str, variable: str, environ: Mapping[str, str]) -> str:
 
 
 def _decoded(message: Any, body: bytes) -> Any:
-    """Parse an answer's message. Some receivers send an invalid one, which counts as empty."""
+    """Parse the message in a response. Some receivers send an invalid message, which counts as empty."""
     try:
         message.ParseFromString(body)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Reader of ended jobs and shards for telemetry: facts from the store, prompts and answers from the home."""
+"""Reads ended jobs and shards for telemetry: records from the store, prompts and answers from the home."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from orchestrator.store.rows_by_document import FoundRow
 from orchestrator.store.telemetry import Booked, Spread
 
 MOST_ROWS = 1000
-"""Maximum number of rows of a batch with a span. If all rows fail, the first thousand show the cause."""
+"""Maximum number of rows of a batch that get spans. If all rows fail, the first thousand show the cause."""
 
 
 class EndedWork(Struct, frozen=True):
-    """An ended job or shard. `key` is unique; a job that ends again gets another key."""
+    """An ended job or shard. `key` is unique. A job that ends a second time gets another key."""
 
     key: str
     at: datetime
@@ -59,7 +59,7 @@ class EndedWork(Struct, frozen=True):
 
 
 class TraceReader:
-    """The telemetry data of a home that `[telemetry]` asks for. `config` returns the current settings."""
+    """Reads the telemetry data of a home, as `[telemetry]` asks. `config` returns the current settings."""
 
     def __init__(self, store: Store, home: Home, config: Callable[[], Config], now: Callable[[], datetime]) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class TraceReader:
         self._now = now
 
     def ended(self, since: datetime) -> list[EndedWork]:
-        """Return the jobs and shards that ended since a time, in order. A job's shards come before the job."""
+        """Return the jobs and shards that ended at or after `since`, in order. A job's shards come before the job."""
         home = self._home.identity()
         over = self._store.telemetry.ended_jobs(home, since)
         found = []
@@ -88,7 +88,7 @@ class TraceReader:
             yield from self._of_shard(ended.job, ended.shard, settings)
 
     def points(self, ended: EndedWork) -> Iterator[HistogramPoint]:
-        """Yield a shard's contributions to the metrics."""
+        """Yield a shard's points for the metrics. Yields nothing for a job."""
         if (shard := ended.shard) is None:
             return
         served, asked = self._served(shard), self._requested_model(ended.job, shard)
@@ -149,7 +149,7 @@ class TraceReader:
 
 
 def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -> ServedBy:
-    """Return who serves a backend. A user's own upstream counts as a vLLM server."""
+    """Return the provider that serves a backend. Our own upstreams count as vLLM servers."""
     if not isinstance(backend, SyncBackend | HostedBackend):
         return ServedBy("vllm")
     known: str | None = getattr(prices_of(backend, settings, now), "provider", None)
@@ -165,7 +165,7 @@ def _is_private(job: Job, settings: Telemetry) -> bool:
 
 
 def _words(found: FoundRow) -> dict[str, Value]:
-    """Return a failed row's message, which may quote the row's answer."""
+    """Return the error message of a failed row as an attribute. It may quote the row's answer."""
     message = found.row.error_message
     return {} if message is None else {"orch.error.message": bounded(message)}
 

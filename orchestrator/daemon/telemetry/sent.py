@@ -1,4 +1,4 @@
-"""A home's record of the spans sent to its receiver. The next daemon continues from it."""
+"""A home's record of the spans sent to its receiver. The next daemon continues from this record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from orchestrator.settings.home import Home
 
 Instant = Annotated[datetime, Meta(tz=True)]
 OVERLAP = timedelta(minutes=10)
-"""How long settled items are remembered by name: an item may be committed shortly after its recorded end."""
+"""Time for which settled items are remembered by key: an item may be committed shortly after its recorded end."""
 
 
 class SentLog(Struct, frozen=True):
-    """Sent work. All items that ended before `since` are settled; `ends` has later items that were sent or dropped.
+    """The log of sent work. All items that ended before `since` are settled: sent or dropped.
 
-    `ends` maps these items to their end times. `sent` and `dropped` count spans. `failing` is the reason why the
-    receiver accepts nothing now, or None.
+    `ends` has the settled items that ended later, with their end times. `sent` and `dropped` count spans. `failing`
+    is why the receiver accepts nothing now, or None.
     """
 
     since: Instant
@@ -38,7 +38,7 @@ class SentLog(Struct, frozen=True):
         return replace(self, ends=ends, sent=self.sent + sent, dropped=self.dropped + dropped)
 
     def settled(self, until: datetime) -> SentLog:
-        """Return the log with all items settled that ended well before `until`."""
+        """Return the log with all items settled that ended at least OVERLAP before `until`."""
         since = max(self.since, until - OVERLAP)
         return replace(self, since=since, ends={key: at for key, at in self.ends.items() if at >= since})
 

@@ -27,7 +27,7 @@ OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
-"""The conventions' names for endpoints' operations. Other endpoints use the last word of their path."""
+"""The conventions' names of operations, by endpoint. Other endpoints use the last word of their path."""
 PROVIDERS = {
     "azure": "azure.ai.openai",
     "aws": "aws.bedrock",
@@ -37,9 +37,9 @@ PROVIDERS = {
     "x-ai": "x_ai",
     "vertex": "gcp.vertex_ai",
 }
-"""The conventions' names for providers of the price table, or for kinds of backends, where these differ."""
+"""The conventions' names of providers, if they differ from the price table's names or the backends' kinds."""
 MOST_EVENTS = 128
-"""Maximum number of events on a job's span, the newest. OpenTelemetry's SDKs have the same default."""
+"""Maximum number of events on a job's span: the newest are kept. OpenTelemetry's SDKs have the same default."""
 _BAD_ENDS = (BatchStatus.FAILED, BatchStatus.EXPIRED)
 
 
@@ -50,7 +50,7 @@ class SpanEvent(Struct, frozen=True):
 
 
 class TraceSpan(Struct, frozen=True):
-    """A span. `trace` has 16 bytes, `id` and `parent` have 8 bytes. `error` is the code of its failure.
+    """A span. `trace` has 16 bytes; `id` and `parent` have 8 bytes. `error` is the code of its failure, or None.
 
     `is_client` marks a call to another service.
     """
@@ -68,7 +68,7 @@ class TraceSpan(Struct, frozen=True):
 
 
 class ServedBy(Struct, frozen=True):
-    """The server of a backend: the conventions' name of its provider, and its address if it has only one."""
+    """The server of a backend: its provider's name in the conventions, and its address if it has a single address."""
 
     provider: str
     address: str | None = None
@@ -76,7 +76,7 @@ class ServedBy(Struct, frozen=True):
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """Attributes of each span that is a call to this server."""
+        """Attributes of each span that represents a call to this server."""
         found: dict[str, Value] = {"gen_ai.provider.name": self.provider}
         if self.address is not None:
             found["server.address"] = self.address
@@ -86,17 +86,17 @@ class ServedBy(Struct, frozen=True):
 
 
 def trace_id(job: Job) -> bytes:
-    """Return a job's trace id, which stays the same if the job changes."""
+    """Return a job's trace id. It stays the same if the job changes."""
     return sha256(f"orch trace {job.home} {job.id}".encode()).digest()[:16]
 
 
 def span_id(*of: object) -> bytes:
-    """Return the span id made from these words."""
+    """Return the span id for these values: 8 bytes of their hash."""
     return sha256(" ".join(["orch span", *map(str, of)]).encode()).digest()[:8]
 
 
 def operation(endpoint: str) -> str:
-    """Return the conventions' word for an endpoint's operation."""
+    """Return the conventions' name of an endpoint's operation."""
     return OPERATIONS.get(endpoint, endpoint.rpartition("/")[2])
 
 
@@ -104,7 +104,7 @@ def job_span(
     job: Job, ended_at: datetime, counts: Counts, cost: Decimal, tags: Mapping[str, str], events: Sequence[Event],
     *, with_reasons: bool,
 ) -> TraceSpan:  # fmt: skip
-    """Return the root span of a job's trace. If the job ends again, the same root has a later end."""
+    """Return the root span of a job's trace. If the job ends again, the same span gets a later end."""
     state = job_state(job, counts, submitted=True)
     found: dict[str, Value] = {
         **_of_job(job),
@@ -127,7 +127,9 @@ def job_span(
 
 
 def _event(event: Event, with_reason: bool) -> SpanEvent:
-    """Return an event of a job. Its text may quote a document or an answer; its kind and code do not."""
+    """Return an event of a job as a span event. Its text may quote a document or an answer; its kind and code do
+    not.
+    """
     told: dict[str, Value] = {} if event.code is None else {"orch.code": event.code}
     if event.shard_id is not None:
         told["orch.shard.id"] = event.shard_id
@@ -141,9 +143,9 @@ def shard_spans(
 ) -> list[TraceSpan]:
     """Return spans for a shard from planning to collection, and for its batch at the backend.
 
-    `tokens` has the prompt tokens and answer tokens. Tokens and cost have our own attribute names: under the
-    conventions' names, a viewer would add them to those of the rows. `is_cut` means that more rows failed or were
-    sampled than get a span.
+    `tokens` has the prompt tokens and answer tokens. Tokens and cost have our own attribute names. Under the
+    conventions' names, a viewer would add them to the rows' tokens and costs. `is_cut` means that some failed or
+    sampled rows have no span, because there are too many.
     """
     end = shard.collected_at or shard.ended_at or shard.created_at
     trace, mine = trace_id(job), span_id(shard.id)
@@ -197,7 +199,7 @@ def row_span(
     *,
     named: bool,
 ) -> TraceSpan:
-    """Return a row as a model call of the conventions. `asked` is the backend's name for the model.
+    """Return the span of a row, as a model call of the conventions. `asked` is the backend's name for the model.
 
     With `named`, the span has the row's document and id, which are names from the user's files. The time of a row's
     answer within its batch is unknown. So a row with a known duration is shown at the end of its batch. Any other row
@@ -257,5 +259,7 @@ def _of_row(job: Job, row: FinishedRow, named: bool) -> dict[str, Value]:
 
 
 def _of_job(job: Job) -> dict[str, Value]:
-    """Return the attributes of every span: the job, and its job file. All runs of a job file are one session."""
+    """Return the attributes that every span has: the job's id, and a session id that all runs of its job file
+    share.
+    """
     return {"session.id": f"{job.name}-{job.series[:8]}", "orch.job.id": job.id}

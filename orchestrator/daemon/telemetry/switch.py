@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TelemetrySwitch:
-    """Starts a home's exporter once the settings name a receiver. `tell` receives messages for the user."""
+    """Starts a home's exporter as soon as settings name a receiver. `tell` receives messages for the user."""
 
     def __init__(self, store: Store, home: Home, config: Config, tell: Callable[[str], None]) -> None:
         self._store = store

@@ -13,13 +13,16 @@ from orchestrator.store.telemetry import Spread
 TOKENS = "gen_ai.client.token.usage"
 DURATION = "gen_ai.client.operation.duration"
 TOKEN_BOUNDS = tuple(4**power for power in range(14))
-"""1, 4, 16 … 67,108,864 tokens."""
+"""Upper bounds of token histograms: 1, 4, 16 … 67,108,864 tokens."""
 DURATION_BOUNDS_MS = tuple(10 * 2**power for power in range(14))
-"""10, 20, 40 … 81,920 milliseconds."""
+"""Upper bounds of duration histograms: 10, 20, 40 … 81,920 milliseconds."""
 
 
 class HistogramPoint(Struct, frozen=True):
-    """A series of a histogram since the process started. `total` to `bounds` are in the metric's unit."""
+    """One series of a histogram, since the process started.
+
+    `bounds`, `total`, `least` and `most` are in the metric's unit.
+    """
 
     metric: str
     attributes: tuple[tuple[str, Value], ...]
@@ -41,7 +44,7 @@ class HistogramPoint(Struct, frozen=True):
 
 
 def token_point(spread: Spread, served: ServedBy, operation: str, model: str, kind: str) -> HistogramPoint:
-    """Return a point with the tokens of each row. `kind` is `input` or `output`."""
+    """Return a histogram point of the tokens of a shard's rows. `kind` is `input` or `output`."""
     attributes = {**_common(served, operation, model), "gen_ai.token.type": kind}
     return HistogramPoint(
         TOKENS, _sorted(attributes), tuple(map(float, TOKEN_BOUNDS)), spread.counts, float(spread.total),
@@ -50,7 +53,7 @@ def token_point(spread: Spread, served: ServedBy, operation: str, model: str, ki
 
 
 def duration_point(spread: Spread, served: ServedBy, operation: str, model: str, error: str | None) -> HistogramPoint:
-    """Return a point with the seconds of each row that ended with the code `error` (None: without an error)."""
+    """Return a histogram point of the seconds of rows that ended with the code `error` (None: without an error)."""
     attributes = _common(served, operation, model)
     if error is not None:
         attributes["error.type"] = error
