@@ -11,13 +11,15 @@ from msgspec import Struct, field
 from orchestrator.core.sanitize import cut
 
 MOST_FIELDS = 100
-"""Maximum number of fields by which changes are counted: without a schema, each answer may have other fields."""
+"""Maximum number of fields that get their own count of changes. Without a schema, every answer may have different
+fields.
+"""
 WHOLE, STATUS, OTHERS = "answer", "status", "(others)"
 MAX_TEXT = 200
 
 
 class _Missing:
-    """The value of a field that an answer does not have."""
+    """Placeholder for a field that an answer lacks."""
 
     def __repr__(self) -> str:
         return "—"
@@ -34,16 +36,17 @@ class ComparedRow(Struct, frozen=True):
     task: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form, documented in docs/reference/json.md."""
+        """Return the stable JSON form, documented in docs/reference/json.md."""
         return {"custom_id": self.custom_id, "document": self.document, "task": self.task}
 
 
 class DocumentRun(Struct, frozen=True):
-    """A document in a run, compared with the run before. Numbers are numbers of rows.
+    """A document in a run, compared with the previous run. All numbers count rows.
 
-    `known` rows were in the run before, too. `changed` rows are asked differently now: `asked` with another prompt,
-    settings or schema, `other_model` by another model. `code` and `message` describe one of the document's failures.
-    `old` failures are known from an earlier run or acknowledged; the oldest dates from `since`.
+    `known` rows were in the previous run, too. `changed` rows are requested differently now: `asked` with another
+    prompt, settings or schema, `other_model` by another model. `code` and `message` describe one of the document's
+    failures. `old` failures were acknowledged, or are known from an earlier run. The oldest of them dates from
+    `since`.
     """
 
     name: str
@@ -64,7 +67,7 @@ class DocumentRun(Struct, frozen=True):
 class FieldChange(Struct, frozen=True):
     """A field of an answer before and after; MISSING if the answer lacked it. `field` names nested fields as `a.b`.
 
-    `answer` stands for an answer that is not an object, `status` for the outcome.
+    The name `answer` stands for an answer that is not an object, and `status` for the outcome.
     """
 
     field: str
@@ -72,7 +75,7 @@ class FieldChange(Struct, frozen=True):
     after: Any
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form, without a side that lacks the field."""
+        """Return the stable JSON form. Leaves out `before` or `after` if that answer lacks the field."""
         sides = {"before": self.before, "after": self.after}
         return {"field": self.field, **{name: value for name, value in sides.items() if value is not MISSING}}
 
@@ -84,7 +87,7 @@ class RowChange(Struct, frozen=True):
     fields: tuple[FieldChange, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the stable JSON form."""
         return {**self.asked.to_json(), "fields": [change.to_json() for change in self.fields]}
 
 
@@ -96,10 +99,11 @@ class CountedRows(Struct):
 
 
 class Difference(Struct):
-    """Differences between two runs: rows only in the later, rows only in the earlier, and changed answers.
+    """Differences between two runs.
 
-    `by_field` counts changes by `TASK.FIELD`. `unread` rows have an answer that is in a deleted file or too deep to
-    read.
+    `added` rows are only in the later run, `removed` rows only in the earlier run. `changed` counts the rows whose
+    answers differ. `by_field` counts changes by `TASK.FIELD`. `unread` counts rows whose answer is in a deleted file
+    or nested too deeply to read.
     """
 
     before: str
@@ -112,7 +116,7 @@ class Difference(Struct):
     first: list[RowChange] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form, documented in docs/reference/json.md."""
+        """Return the stable JSON form, documented in docs/reference/json.md."""
         return {
             "before": self.before,
             "after": self.after,
@@ -142,9 +146,9 @@ def difference(
     moved: Iterable[tuple[ComparedRow, Said | None, Said | None]],
     most: int,
 ) -> Difference:
-    """Compare two runs. `moved` has the rows in both runs: the outcomes before and after, None if unreadable.
+    """Compare two runs. `moved` has each row of both runs, with its outcomes before and after (None: unreadable).
 
-    All rows are counted; the first `most` of each kind are kept.
+    All rows are counted, but only the first `most` of each kind are kept.
     """
     found = Difference(before, after, _count(added, most), _count(removed, most))
     for asked, old, new in moved:
@@ -176,7 +180,7 @@ def _count(rows: Iterable[ComparedRow], most: int) -> CountedRows:
 
 
 def changes_between(before: Said, after: Said) -> tuple[FieldChange, ...]:
-    """Return the differences between two outcomes. If the states differ, only the status counts."""
+    """Return the field changes between two outcomes. If the states differ, `status` is the only change."""
     if before.state != after.state:
         return (FieldChange(STATUS, _outcome(before), _outcome(after)),)
     if before.state != "succeeded":
@@ -199,7 +203,7 @@ def _outcome(said: Said) -> str:
 
 
 def _flat_fields(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of an answer; a list, or an empty object inside, counts as one field."""
+    """Yield the fields of an answer as (name, value). A list, or an empty nested object, counts as one field."""
     if isinstance(value, dict) and (value or not name):
         for key, inner in value.items():
             yield from _flat_fields(f"{name}.{key}" if name else key, inner)

@@ -11,9 +11,9 @@ NOT_LOCAL = 'the job is local only, and this backend does not have location = "l
 
 
 class Candidate(Struct, frozen=True):
-    """A backend before the filter; `objection` is the reason against it for this job, if any.
+    """A backend before the filter. `objection` is the reason not to use it for this job, or None.
 
-    `example` is a model's name for messages. `unpriced` is the model whose missing price is the objection.
+    `example` is a model name to show in messages. `unpriced` is the model whose missing price is the objection.
     """
 
     name: str
@@ -28,8 +28,8 @@ class Candidate(Struct, frozen=True):
 class Eligibility(Struct, frozen=True):
     """The backends that may take a job's rows, in the order of orch.toml, and the objections to the others.
 
-    `wanted` is the backend that was requested by name, if any. `unpriced` has the models that rule out backends
-    because they have no price there.
+    `wanted` is the backend that was requested by name, or None. `unpriced` maps a backend to the model whose missing
+    price rules the backend out.
     """
 
     eligible: Mapping[str, Candidate]
@@ -38,7 +38,7 @@ class Eligibility(Struct, frozen=True):
     unpriced: Mapping[str, str] = {}
 
     def reason(self, backend: str) -> str:
-        """Return why an eligible backend takes the rows if no other backend may."""
+        """Return why the rows go to `backend`, the only eligible backend."""
         why = "asked for" if self.wanted else "the only one that fits"
         return f"{why}; {self.eligible[backend].location}, {self.eligible[backend].price}"
 
@@ -54,8 +54,8 @@ def eligibility(
 ) -> Eligibility:
     """Return the backends that the job allows and that know all of its models.
 
-    `models` maps each backend to its names for the aliases, None if an alias has no name there. `at_once` names the
-    backends that answer at once, if only those may be asked.
+    `models` maps each backend to its model name for each alias, or to None if it has no such model. `at_once` names
+    the backends that answer at once, and rules out all others. None rules out no backend.
     """
     ruled_out = {
         candidate.name: _objection(candidate, allowed, local_only, wanted, models.get(candidate.name, {}))

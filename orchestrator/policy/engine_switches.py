@@ -1,8 +1,8 @@
-"""Decides which engines run where, by the demand of waiting rows. Pure: everything is an argument.
+"""Decisions about which engines run on which slots, based on waiting rows. Pure: all inputs are arguments.
 
 Models share the slots (GPUs) of a fleet. A switch costs minutes, so a slot keeps its model until no row of the model
 waits. The slot switches earlier only if another model would otherwise miss its deadline. Outside its hours, a fleet
-runs nothing.
+runs no engine.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from orchestrator.policy.fleet_size import MARGIN, due_of, engines_for
 SETTLE_SECONDS = 5.0
 """Seconds without a waiting row before an engine yields to another model: the next rows may be on their way."""
 RETRY_SECONDS = 600.0
-"""Seconds before orch tries again to run an engine that it had given up."""
+"""Seconds before orch retries an engine that it gave up on."""
 STOP_SECONDS = 40.0
 """Seconds reserved for a process to end, so that no process runs after the hours."""
 ASSUMED_RATE = 1.0
-"""Assumed rows a second of an engine with an unknown rate."""
+"""Rate assumed for an engine whose rate is unknown, in rows a second."""
 RUNNING = (EngineState.PENDING, EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
 
 Slots = tuple[int, ...]
@@ -54,7 +54,7 @@ class StepCause(StrEnum):
 
 
 class EngineWish(StrEnum):
-    """A person's request for a model."""
+    """Action that a person requested for a model."""
 
     START = "start"
     STOP = "stop"
@@ -64,7 +64,7 @@ class EngineWish(StrEnum):
 class ModelTerms(Struct, frozen=True):
     """A model of a fleet. Each engine takes `size` slots; `rate` is the rows a second of one engine.
 
-    A model with `own` slots shares none with other models, and its engines cost money while they exist. orch runs
+    A model with its `own` slots shares no slot with other models. Its engines cost money while they exist. orch runs
     the fewest of these engines that meet the deadlines, but at least `least`.
     """
 
@@ -78,7 +78,9 @@ class ModelTerms(Struct, frozen=True):
 
 
 class FleetTerms(Struct, frozen=True):
-    """The settings of a fleet. `drain_seconds` is the longest time for rows in flight and for a process to end."""
+    """Settings of a fleet. `drain_seconds` is the maximum time for rows in flight to finish and the process to
+    end.
+    """
 
     slots: Slots
     models: tuple[ModelTerms, ...]
@@ -87,7 +89,7 @@ class FleetTerms(Struct, frozen=True):
     drain_seconds: float = 120.0
 
     def groups(self, model: ModelTerms) -> list[Slots]:
-        """Return the slots of each engine that a model may have."""
+        """Return the groups of slots on which a model can run, one group per engine."""
         slots = self.slots if model.own is None else model.own
         return [slots[at : at + model.size] for at in range(0, len(slots) - model.size + 1, model.size)]
 
@@ -114,7 +116,7 @@ class EngineStep(Struct, frozen=True):
 
 
 class _Asked(Struct, frozen=True):
-    """The demand of a model's rows: waiting rows, wanted engines, the seconds they need, and the deadline."""
+    """Demand for a model: its waiting rows, the engines wanted, the seconds that the rows need, and the deadline."""
 
     terms: ModelTerms
     waiting: int
@@ -130,7 +132,7 @@ def steps(
     now: datetime,
     wishes: Mapping[str, EngineWish] | None = None,
 ) -> list[EngineStep]:
-    """Return the actions to take now, except actions that are already under way."""
+    """Return the actions to take now. Actions that are already under way are left out."""
     wishes = wishes or {}
     span = None if terms.hours is None else terms.hours.span(now)
     drain = timedelta(seconds=terms.drain_seconds)
@@ -146,7 +148,7 @@ def steps(
 
 
 def _stops_outside_hours(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
-    """Return a stop for each running engine; its rows in flight may finish if the hours have not ended yet."""
+    """Return a stop for each running engine. Rows in flight may finish until `STOP_SECONDS` before the hours end."""
     left = max(0.0, (span.closes - now).total_seconds() - STOP_SECONDS) if now >= span.opens else 0.0
     at = span.closes if now >= span.opens else span.opens
     told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"
@@ -200,7 +202,10 @@ def _moment(seconds: float, now: datetime) -> datetime:
 
 
 def _in_turn(asked: Sequence[_Asked], engines: Sequence[EngineView], now: datetime) -> list[_Asked]:
-    """Order the demands by deadline. Loaded models come first as long as the other models can wait for them."""
+    """Order the demands by deadline. Demands without waiting rows come last.
+
+    Loaded models come first unless another model would miss its deadline by waiting.
+    """
     loaded = {one.model for one in engines if one.state in (EngineState.STARTING, EngineState.WARM)}
     rivals = [one for one in asked if one.terms.name in loaded and one.waiting]
 

@@ -1,7 +1,7 @@
-"""The number of engines for a model's rows if each costs by the hour: the fewest that meet every deadline. Pure.
+"""Number of engines for a model whose engines cost by the hour: the fewest that meet every deadline. Pure.
 
-An engine costs from its lease to its release, so two engines for an hour cost as much as one for two hours. Only each
-start costs extra. So a model gets no more engines than its deadlines need, and running engines continue until no row
+An engine costs from its lease to its release. So two engines for one hour cost as much as one for two hours, plus one
+extra start. A model therefore gets no more engines than its deadlines need. Running engines continue until no row
 waits.
 """
 
@@ -17,22 +17,22 @@ from msgspec import Struct, field
 from orchestrator.core.engines import ModelDemand
 
 MARGIN = 1.25
-"""Work may take longer than expected by this factor."""
+"""Factor by which work may take longer than expected."""
 FINISH_SECONDS = 120.0
-"""Rows must be done this long before they are due: the last rows, and the file, take time."""
+"""Seconds before the deadline by which rows must be done: the last rows and the file take time."""
 WINDOW_SECONDS = 60.0
 """Seconds over which rates are measured."""
 LEAST_SECONDS = 5.0
-"""Observations of fewer seconds are ignored, because they say nothing about a rate."""
+"""Minimum seconds of observation. A shorter observation says nothing about a rate."""
 
 
 def engines_for(
     due: Iterable[tuple[float, int]], *, rate: float, start: float, running: int, most: int, now: float
 ) -> int:
-    """Return the fewest engines, including running ones, that do these rows in time, or `most` if none can.
+    """Return the fewest engines, running ones included, that do these rows in time. Returns `most` if no number can.
 
-    `due` has deadlines in Unix seconds with their rows; `rate` is rows a second of one engine; a new engine takes its
-    first row `start` seconds from `now`.
+    `due` pairs deadlines, in Unix seconds, with numbers of rows. `rate` is the rows a second of one engine. A new
+    engine takes its first row `start` seconds from `now`.
     """
     wanted = rows = 0
     for deadline, more in sorted(due):
@@ -50,7 +50,7 @@ def engines_for(
 
 
 def due_of(demands: Iterable[ModelDemand]) -> list[tuple[float, int]]:
-    """Return the rows without a result, by deadline."""
+    """Return the rows without a result, as (deadline, number of rows)."""
     return [one for demand in demands for one in demand.due or ((demand.deadline, demand.rows),)]
 
 
@@ -61,7 +61,10 @@ class RateWatch(Struct):
     _known: float | None = None
 
     def observe(self, at: float, url: str, rows: int, in_flight: int) -> None:
-        """Record the rows that an engine has finished by time `at` (seconds). An engine without rows has no rate."""
+        """Record the total rows that an engine has finished at time `at`, in seconds.
+
+        If no row is in flight, the engine's earlier observations are dropped: an idle engine has no rate.
+        """
         looks = self._seen.setdefault(url, deque())
         if not in_flight or (looks and rows < looks[-1][1]):
             looks.clear()
@@ -77,7 +80,9 @@ class RateWatch(Struct):
 
     @property
     def rate(self) -> float | None:
-        """Median rate of the engines; the last known rate while no engine works; None before any engine worked."""
+        """Median rate of the engines. While no engine works, it is the last known rate; None before any engine
+        worked.
+        """
         rates = [
             (looks[-1][1] - looks[0][1]) / (looks[-1][0] - looks[0][0])
             for looks in self._seen.values()

@@ -1,7 +1,7 @@
 """Comparison of forecasts with actual values, to show whether forecasts can be trusted. Pure.
 
-Half of the actual values should be below their p50 and 95 % below their p95. The binomial distribution gives the
-deviation allowed by chance: a result with a probability below one in twenty counts as wrong.
+Half of the actual values should be below their p50, and 95 % below their p95. Chance causes deviations, by the
+binomial distribution. A result counts as wrong if its probability is below one in twenty.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from msgspec import Struct
 from orchestrator.core.model import Forecast
 
 IN_TIME = "in_time"
-"""Kind of forecast whose p50 is the chance P(in time), and whose actual value is 1 or 0."""
+"""Kind of forecast with a chance, P(in time), as its p50. The actual value is 1 or 0."""
 ENOUGH = 10
-"""Known values needed before a verdict."""
+"""Minimum number of known values for a verdict."""
 CHANCE = 0.05
 
 
 class Calibration(Struct, frozen=True):
     """The forecasts of one kind, backend, model and task.
 
-    `known` counts forecasts with a known actual value, `open` the others. `below_p50` and `below_p95` are shares of
-    the known forecasts; an exact hit counts half at the p50, and whole at the p95. `ratio` is the median of actual
-    values divided by their p50, None if nothing is known. A censored value counts only if it is known to be above.
-    Chances (`in_time`) have no shares, and their ratio is the number of jobs in time divided by the expected number.
+    `known` counts forecasts with a known actual value, `open` the forecasts without one. `below_p50` and `below_p95`
+    are shares of the known forecasts. An exact hit counts half at the p50, and whole at the p95. `ratio` is the
+    median of actual value / p50, or None if nothing is known. A censored value counts only if it is known to be
+    above.
+
+    Chances (`in_time`) have no shares. Their ratio is the number of jobs in time divided by the expected number.
     `trusted` is None while it is too early to tell. The forecasts were made from `first_at` to `last_at`.
     """
 
@@ -48,7 +50,7 @@ class Calibration(Struct, frozen=True):
     last_at: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form, documented in docs/reference/json.md."""
+        """Return the stable JSON form, documented in docs/reference/json.md."""
         shares = {"below_p50": self.below_p50, "below_p95": self.below_p95, "ratio": self.ratio}
         return {
             "kind": self.kind,
@@ -66,7 +68,7 @@ class Calibration(Struct, frozen=True):
 
 
 def calibrate(forecasts: Iterable[Forecast]) -> list[Calibration]:
-    """Compare forecasts with actual values, by kind, backend, model and task, sorted by these."""
+    """Compare forecasts with actual values. The result is grouped and sorted by kind, backend, model and task."""
     groups: dict[tuple[str, str, str, str], list[Forecast]] = {}
     for one in forecasts:
         groups.setdefault((one.kind, one.backend, one.model, one.task), []).append(one)
@@ -94,12 +96,14 @@ def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Ca
 
 
 def _is_known(one: Forecast, mark: float) -> bool:
-    """True if it is known whether the actual value exceeds a mark. A censored value is known only above the mark."""
+    """True if it is known whether the actual value exceeds a mark. For a censored value, it is known only if it
+    does.
+    """
     return not one.censored or (one.actual or 0.0) > mark
 
 
 def _of_chances(known: Sequence[tuple[float, float, float]]) -> tuple[float | None, bool | None, str]:
-    """Return ratio, trust and verdict of chances, given as (actual value, p50, p95)."""
+    """Return the ratio, trust and verdict of forecasts of chances, given as (actual value, p50, p95)."""
     number, came = len(known), round(sum(actual for actual, _, _ in known))
     share = sum(told for _, told, _ in known) / number
     ratio = came / number / share if share else None
@@ -115,8 +119,8 @@ def _verdict(
 ) -> tuple[bool | None, str]:
     """Return trust and verdict.
 
-    `unlike` counts values that were not hit exactly: only these show whether the p50 is too high or too low. `kept`
-    has the number within the p95, and the number for which that is known.
+    `unlike` counts values that differ from their p50: only they show whether the p50 is too high or too low. `kept`
+    has the number of values within the p95, and the number for which that is known.
     """
     if number < ENOUGH:
         return None, _too_few(number)
@@ -137,7 +141,7 @@ def _too_few(number: int) -> str:
 
 
 def at_most(hits: int, tries: int, share: float) -> float:
-    """Return the probability of at most `hits` hits in `tries` tries, each a hit with chance `share`."""
+    """Return P(at most `hits` hits in `tries` tries), if each try is a hit with probability `share`."""
     return min(1.0, fsum(exp(_log_chance(each, tries, share)) for each in range(hits + 1)))
 
 

@@ -1,4 +1,4 @@
-"""Search for an answer's quotes in its document as sent. Pure."""
+"""Search for an answer's quotes in the text of its document that was sent. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.core.sanitize import cut
 from orchestrator.policy.quote_search import find_quotes, folded
 
 FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
-"""A quote needs this many characters or this many words: a shorter quote could stand anywhere."""
+"""A quote needs at least this many characters or words: a shorter quote could occur anywhere."""
 NOT_FOUND, TOO_SHORT = "quote_not_found", "quote_too_short"
 _SHOWN = 80
 _MOST_TOLD = 5
@@ -34,7 +34,9 @@ class QuoteStatus(StrEnum):
 
 
 class SentText(Struct, frozen=True):
-    """The document's text in a request, or a part of that text. `page` is the number of its first page, if known."""
+    """Text of a document, or of a part of it, in a request. `page` is the number of the text's first page, if
+    known.
+    """
 
     text: str
     page: int | None = None
@@ -42,7 +44,7 @@ class SentText(Struct, frozen=True):
 
 
 class SentDocument(Struct, frozen=True):
-    """The sent texts of a document, and whether some of its pages were sent as pictures or read by OCR."""
+    """The sent texts of a document. The flags say if pages were sent as pictures, and if pages were read by OCR."""
 
     texts: tuple[SentText, ...]
     has_pictures: bool = False
@@ -50,9 +52,9 @@ class SentDocument(Struct, frozen=True):
 
 
 class QuotePlace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Characters of the text as sent, from `start` up to `end`, counted from 0.
+    """Characters from `start` up to but excluding `end`, counted from 0 in the text that was sent.
 
-    `part` is the part of a long document, `distance` the number of characters that OCR got wrong.
+    `part` is the part of a long document. `distance` is the number of characters that OCR got wrong.
     """
 
     start: int
@@ -71,18 +73,18 @@ class GroundedQuote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Grounding(Struct, frozen=True):
-    """The quotes of an answer; `problem` is a code and a message if one of them fails its check."""
+    """The quotes of an answer. `problem` is a code and a message if a quote fails its check, otherwise None."""
 
     quotes: tuple[GroundedQuote, ...]
     problem: tuple[str, str] | None = None
 
     @property
     def is_unverifiable(self) -> bool:
-        """True if a quote can be neither proven nor refuted."""
+        """True if at least one quote can be neither proven nor refuted."""
         return any(quote.status is QuoteStatus.UNVERIFIABLE for quote in self.quotes)
 
     def to_json(self) -> str:
-        """Return the form in which a row stores the quotes."""
+        """Return the quotes as JSON, as a row stores them."""
         return msgspec.json.encode(self.quotes).decode()
 
 
@@ -95,7 +97,7 @@ def read_quotes(stored: str) -> tuple[GroundedQuote, ...]:
 
 
 def check_quotes(quotes: Sequence[Quote], sent: SentDocument | None) -> Grounding:
-    """Look for quotes in the document as sent; `sent` is None if that text is gone."""
+    """Look for quotes in the text that was sent. `sent` is None if the text no longer exists."""
     wanted = {quote.text for quote in quotes if not is_too_short(quote.text)}
     places: dict[str, list[QuotePlace]] = {text: [] for text in wanted}
     is_whole = sent is not None and not sent.has_pictures

@@ -1,4 +1,4 @@
-"""Internal errors: a defect in one job does not affect others, and the job is retried at growing intervals."""
+"""Internal errors of jobs. A defect in one job does not affect others; orch retries the job at growing intervals."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from orchestrator.core.model import JobFault
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(hours=1)
 TRIES = 4
-"""Number of tries after which a job with no rows at a backend fails by name."""
+"""Number of faults after which orch fails a job without rows at a backend, or a night whose job cannot be built."""
 
 
 class RepeatedFault(Struct, frozen=True):
-    """Repeated failures of one job. The last one was at `at`, because of `reason`; the next try is at `next_at`.
+    """Repeated failures of one job. The last was at `at`, because of `reason`. The next try is at `next_at`.
 
-    `kind` is the class of the error and where it was raised: the same for one defect, whatever the message.
+    `kind` is the class of the error and the function that raised it. One defect keeps its `kind`, whatever the
+    message.
     """
 
     code: str
@@ -28,7 +29,7 @@ class RepeatedFault(Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """The code and the reason, as text."""
+        """The code and the reason as one text."""
         return f"{self.code}: {self.reason}"
 
 
@@ -42,13 +43,13 @@ def raised(error: Exception) -> str:
 
 
 class Faults:
-    """Unexpected failures of jobs and other subjects. They are kept in memory, so a restart retries all of them."""
+    """Unexpected failures of jobs and other subjects. They are kept in memory, so a restart retries every subject."""
 
     def __init__(self) -> None:
         self._known: dict[str, RepeatedFault] = {}
 
     def is_due(self, what: str, now: datetime, *, hurry: bool = False) -> bool:
-        """True if a new try is due. With `hurry`, because a user waits, the shortest pause is enough."""
+        """True if a new try is due. With `hurry` (a user waits), the shortest pause is enough."""
         fault = self._known.get(what)
         if fault is None:
             return True
@@ -70,5 +71,5 @@ class Faults:
         return what in self._known
 
     def cleared(self, what: str) -> None:
-        """Forget a failure after a success, or once its subject is over."""
+        """Forget a failure, after a success or once its subject has ended."""
         self._known.pop(what, None)

@@ -1,4 +1,4 @@
-"""The `max_tokens` of a task: as written, or learned from earlier answers if `auto`."""
+"""The `max_tokens` of a task: the written value, or for `auto` a bound learned from earlier answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ BoundOf = Callable[[Task, str], int]
 
 
 def written_bound(task: Task, prompt_version: str) -> int:
-    """Return the maximum tokens of an answer to a task, without knowledge of earlier answers."""
+    """Return the task's own bound on the tokens of an answer. For `auto`, that is the default bound."""
     return DEFAULT_MAX_TOKENS if task.max_tokens == AUTO else task.max_tokens
 
 
 def most_tokens(task: Task, bound: int) -> int:
-    """Return the maximum tokens of an answer to a task; a bound under `extra` overrides the task's own."""
+    """Return the maximum tokens of an answer to a task. A bound under `extra` overrides the task's own bound."""
     for name in ("max_completion_tokens", "max_output_tokens"):
         own = task.extra.get(name)
         if isinstance(own, int) and not isinstance(own, bool) and own > 0 and bound:
@@ -33,11 +33,12 @@ AUTO_AT_MOST = 4096
 
 
 def bound_from(seen: Mapping[int, int], cut_at: int | None) -> int:
-    """Return the maximum tokens of an answer, from the lengths of earlier answers (length → number of answers).
+    """Return the maximum tokens of an answer, learned from earlier answers. `seen` maps lengths to numbers of
+    answers.
 
-    `cut_at` is the highest bound at which an answer was cut off: the new bound is at least twice that. With fewer
-    than ENOUGH_ANSWERS answers, the default bound applies. The result is at most AUTO_AT_MOST, and a learned length
-    is rounded up to a multiple of 64.
+    `cut_at` is the highest bound at which an answer was cut off; the new bound is at least twice `cut_at`. With fewer
+    than ENOUGH_ANSWERS answers, the default bound applies. The result is at most AUTO_AT_MOST. A learned length is
+    rounded up to a multiple of 64.
     """
     total = sum(seen.values())
     bound = DEFAULT_MAX_TOKENS

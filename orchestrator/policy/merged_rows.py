@@ -1,4 +1,4 @@
-"""Turns finished rows into lines of the merged result, and of OpenAI's output and error files."""
+"""Conversion of finished rows to lines of the merged result, and of OpenAI's output and error files."""
 
 from __future__ import annotations
 
@@ -103,9 +103,10 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
 
 
 def output_of(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> tuple[Any, str | None]:
-    """Return the answer in a row's result line, as its check reads it, and why it ended.
+    """Return the answer in a row's result line, and its finish reason.
 
-    An unchecked answer without text is returned as the whole body, as raw JSON.
+    A checked answer is returned as its check reads it. An unchecked answer without text is the whole body, as raw
+    JSON.
     """
     response = None if line is None else _decode_line(line).response
     if response is None or not 200 <= response.status_code < 300:
@@ -118,7 +119,7 @@ def output_of(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -
 
 
 def _origin(row: FinishedRow, finish_reason: str | None, not_priced: Sequence[str]) -> _Origin:
-    """Return a row's provenance; fields that are rarely known are left out instead of null or 0."""
+    """Return a row's provenance. Fields that are rarely known are left out if empty, instead of null or 0."""
     alias, rung = rung_of(row.model)
     usage = row.usage
     tokens = _Tokens(
@@ -139,7 +140,7 @@ def _origin(row: FinishedRow, finish_reason: str | None, not_priced: Sequence[st
 
 
 def _unpriced(row: FinishedRow, line: bytes | None) -> Sequence[str]:
-    """Return the names of use that the answer's cost does not cover."""
+    """Return the names of the usage that the answer's cost does not cover."""
     counted = row.usage.input_tokens + row.usage.output_tokens
     if line is None or not may_have_unpriced(line, counted):
         return ()
@@ -148,7 +149,7 @@ def _unpriced(row: FinishedRow, line: bytes | None) -> Sequence[str]:
 
 
 class _Plain(msgspec.Struct):
-    """A result line in OpenAI's form, without our own server's additions."""
+    """A result line in OpenAI's form, without the fields that our own server adds."""
 
     id: msgspec.Raw = msgspec.Raw(b"null")
     custom_id: msgspec.Raw = msgspec.Raw(b"null")

@@ -1,4 +1,4 @@
-"""Aliases and the names that backends use for models, and request lines for another model."""
+"""Model aliases, backends' names for models, and conversion of request lines to another model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from orchestrator.core.request_lines import raw_line
 
 
 def with_model(line: bytes, model: str) -> bytes:
-    """Return the same request line for another model."""
+    """Return a request line with another model."""
     parsed = raw_line(line)
     parsed.body["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(parsed)
 
 
 def resolve_model(alias: str, backend: str, models: Mapping[str, str | Mapping[str, str]]) -> str | None:
-    """Return a backend's name for a model; None if the alias has no name at that backend."""
+    """Return a backend's name for a model, or None if the alias has no name at that backend."""
     found = models.get(alias)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The figures of a job's night: cost by backend, durations of batches, and the deadline's result. Pure."""
+"""Figures of a job's night: cost by backend, durations of batches, and whether the deadline was met. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.core.model import BookedUsage, Forecast, Job, JobState
 
 
 class BackendSpending(Struct, frozen=True):
-    """Rows at a backend, and their cost in dollars; `wasted` is a part of `cost`.
+    """Rows at a backend, and their cost in dollars. `cost` includes `wasted`.
 
-    `unpriced` rows used something that the cost does not cover.
+    `unpriced` rows have usage that the cost does not cover.
     """
 
     backend: str
@@ -27,7 +27,9 @@ class BackendSpending(Struct, frozen=True):
 
 
 class SlowestBatch(Struct, frozen=True):
-    """Durations of batches at a backend: the slowest, beside its forecast, in seconds."""
+    """The slowest batch at a backend and its forecast, in seconds. `late` counts the `batches` that exceeded their
+    p95.
+    """
 
     backend: str
     batches: int
@@ -38,9 +40,9 @@ class SlowestBatch(Struct, frozen=True):
 
 
 class DeadlineResult(Struct, frozen=True):
-    """How a deadline was met. `spare` is the seconds that were left, below zero if it was missed.
+    """Result of a deadline. `spare` is the seconds left at the end, negative if the deadline was missed.
 
-    For an unfinished job `met` is None, and `spare` counts from now.
+    For an unfinished job, `spare` counts from now. `met` is then None, or False once the deadline has passed.
     """
 
     at: datetime
@@ -49,7 +51,9 @@ class DeadlineResult(Struct, frozen=True):
 
 
 def deadline_result(job: Job, state: JobState, counts: Counts, now: datetime) -> DeadlineResult | None:
-    """Return how a job meets its deadline; None if it has no deadline, or was cancelled or failed as a whole."""
+    """Return the result of a job's deadline. Returns None without a deadline, or if the job was cancelled or
+    failed.
+    """
     if job.deadline_at is None or state in (JobState.CANCELLED, JobState.FAILED):
         return None
     if job.finished_at is not None:
@@ -75,7 +79,7 @@ def routes(lines: Iterable[BookedUsage]) -> list[BackendSpending]:
 
 
 def foreseen(forecasts: Iterable[Forecast]) -> tuple[Decimal, Decimal] | None:
-    """Return the job's planned cost in dollars, p50 and p95; None if no cost was forecast."""
+    """Return the p50 and p95 of the job's planned cost, in dollars, or None if no cost was forecast."""
     return next(
         ((Decimal(repr(one.p50)), Decimal(repr(one.p95))) for one in forecasts if one.kind == "cost"),
         None,

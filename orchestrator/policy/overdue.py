@@ -1,4 +1,4 @@
-"""Overdue batches: usual durations, and signs that a batch is slow, overdue or lost. Pure."""
+"""Usual durations of batches, and signs that a batch is slow, overdue or lost. Pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from orchestrator.core.shards import Shard
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 LISTED_AFTER = timedelta(minutes=15)
-"""If a batch cannot be retrieved for this long, orch consults its backend's list."""
+"""If a batch cannot be retrieved for this long, orch looks for it in its backend's list of batches."""
 
 OVERDUE = DAY
 OVERRUN = 6 * DAY
-"""Time from the end of a batch's window until orch cancels the batch, at a provider that lets batches overrun."""
+"""Time after a batch's window until orch cancels the batch, at a provider that lets batches overrun."""
 LONG = DAY
 NO_ANSWER = timedelta(minutes=10)
-"""Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
+"""Minimum silence of a backend before its rerouted rows are released. `LAST_CALL` must have passed, too."""
 BUSY_FOR = timedelta(days=7)
-"""Longest wait for a backend that is full or refuses the account, which only people can fix."""
+"""Longest wait for a backend that is full or refuses the account. Only people can fix such a backend."""
 LAST_CALL = timedelta(minutes=1)
-"""Time that a silent backend has to report on rows that are needed elsewhere."""
+"""Time that a silent backend gets to report on rows that are needed elsewhere."""
 ENOUGH = 5
-"""Minimum number of own batches from which the usual times are learned; with fewer, they are assumed."""
+"""Minimum number of a backend's own batches for learned times. With fewer batches, the times are assumed."""
 
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
 _BRIEF = frozenset({BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING})
@@ -40,7 +40,7 @@ _MIN_QUIET = 30.0 * MINUTE
 
 
 class Usual(Struct, frozen=True):
-    """Usual duration of a backend's batches, in seconds from submission: until the first row, and until the end.
+    """Usual durations of a backend's batches, in seconds: from submission to the first row, and to the end.
 
     `samples` counts the observed batches.
     """
@@ -57,7 +57,7 @@ class Usual(Struct, frozen=True):
 
 
 def usual_of(batches: Sequence[tuple[float, float]]) -> Usual:
-    """Return the usual times, from the seconds that batches took from submission to the first row, and to the end."""
+    """Return the usual times. Each of `batches` has its seconds from submission to the first row, and to the end."""
     began = sorted(first for first, _ in batches)
     ended = sorted(end for _, end in batches)
     return Usual(_part(began, 0.9), _part(ended, 0.5), _part(ended, 0.9), len(batches))
@@ -70,11 +70,13 @@ def _part(values: Sequence[float], part: float) -> float:
 class BatchLife(Struct, frozen=True):
     """A batch between its creation and its end, as far as it is known.
 
-    `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
-    is when polls began to fail (None: the last poll succeeded). `ends_from` is when orch decided to end the batch,
-    `asked` when orch first asked the backend to do so. Poll times are this process's own: while it was down, it
-    polled nothing. `is_needed` says that the rows are needed elsewhere in time. From `given_up_at` on, orch does not
-    wait for the end of the cancel. `cancels` says that the backend can end a running batch.
+    `made`, `window` and `overruns` say how long the batch may run. `shown` is when its backend last showed it.
+    `failing_since` is when polls began to fail (None: the last poll succeeded). `ends_from` is when orch decided to
+    end the batch, `asked` when orch first asked the backend to end it. Poll times are from this process only: while
+    it was down, it polled nothing.
+
+    `is_needed` says that the rows are needed elsewhere in time. From `given_up_at` on, orch no longer waits for the
+    cancel to finish. `cancels` says that the backend can end a running batch.
     """
 
     made: datetime
@@ -90,11 +92,11 @@ class BatchLife(Struct, frozen=True):
 
     @property
     def overdue(self) -> datetime:
-        """The time when orch begins to ask the backend to end the batch."""
+        """The time from which orch asks the backend to end the batch."""
         return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
 
     def unreported(self, why: str, span: timedelta, now: datetime) -> str | None:
-        """Return why orch no longer waits for the batch, if its backend has refused to report for too long."""
+        """Return the reason to stop waiting for a batch whose backend has refused to report for too long, or None."""
         if self._is_last_call(now) and span >= NO_ANSWER:
             return f"{why}, and its rows are needed in time"
         return f"{why} for a week" if span >= BUSY_FOR else None
@@ -105,12 +107,14 @@ class BatchLife(Struct, frozen=True):
         return self.is_needed and self.ends_from is not None and now >= self.ends_from + wait
 
     def may_be_given_up(self, now: datetime) -> bool:
-        """True if `given_up_at` counts: the backend was asked to end the batch, and had time to do so."""
+        """True if the batch may be given up at `given_up_at`: its backend was asked to end it, and had time to do
+        so.
+        """
         asked = self.asked or self.failing_since
         return self.is_needed and asked is not None and now >= asked + LAST_CALL
 
     def lost(self, now: datetime) -> str | None:
-        """Return why orch no longer waits for the batch, or None."""
+        """Return the reason to stop waiting for the batch, or None."""
         asked = self.asked or self.failing_since  # a backend that does not answer cannot be asked
         if self.is_needed and not self.cancels and asked is not None and now > asked:
             return "its backend cannot end it, and its rows are needed in time: they are paid for there and elsewhere"
@@ -130,7 +134,7 @@ class BatchLife(Struct, frozen=True):
 
 
 def _is_long(seen: timedelta, told: timedelta) -> bool:
-    """True if this process has seen a problem for a day, or for an hour if records show it for three days."""
+    """True if this process has seen a problem for a day. An hour is enough if records show it for three days."""
     return seen >= LONG or (seen >= HOUR and told >= 3 * LONG)
 
 
@@ -149,10 +153,10 @@ def stall(
     overruns: bool,
     usual: Usual,
 ) -> str | None:
-    """Describe an unusual duration of a batch; None if it is usual, or the batch is over.
+    """Describe the unusual duration of a batch. Returns None if the duration is usual, or the batch is over.
 
     All times are in seconds. `since_progress` is None before the first row, or if the provider does not count rows.
-    `overruns`: the provider lets batches run past the window.
+    `overruns` is True if the provider lets batches run past their window.
     """
     if status in _OVER:
         return None
@@ -176,9 +180,9 @@ def _p90(seconds: float, is_known: bool) -> str:
 
 
 def seconds_beyond(shard: Shard, forecast: Forecast, now: datetime) -> float | None:
-    """Return the seconds by which a batch has exceeded its forecast so far; None if the batch is not slow.
+    """Return the seconds by which a batch has exceeded its median forecast, or None if the batch is not slow.
 
-    A rerouted batch counts as slow from its median on, because orch gave it up as slow.
+    A batch is slow above its p95. A rerouted batch is slow above its median, because orch gave it up as slow.
     """
     if shard.submitted_at is None:
         return None

@@ -1,4 +1,4 @@
-"""The preflight, a row sent before a batch: its need, and the meaning of its answer for the batch. Pure."""
+"""The preflight, a row sent before a batch: when it is needed, and what its answer means for the batch. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from orchestrator.core.refused_fields import ProviderError, refused_field
 FEW_ROWS = 20
 """A batch with at most this many rows is its own preflight."""
 REFUSED = "preflight_refused"
-"""The code of a refusal that states neither a code nor a type."""
+"""Our code for a refusal that states neither a code nor a type."""
 _REQUEST_STATUSES = frozenset({400, 422})
 _NOT_FOUND = 404
 _KINDS = ("response_format", "text")
-"""Fields told apart by kind as well as by name: a model may accept one kind and refuse another."""
+"""Fields that are identified by kind as well as by name. A model may accept one kind and refuse another."""
 
 
 class PreflightFinding(StrEnum):
-    """Result of the preflight row."""
+    """Conclusion from the answer to a preflight row."""
 
     ANSWERED = "answered"  # the provider accepts requests like this row
     REFUSED = "refused"  # it refuses a field, a schema or the model: it would refuse every row of the batch
@@ -35,8 +35,9 @@ class PreflightFinding(StrEnum):
 class DirectAnswer(Struct, frozen=True):
     """A provider's synchronous answer to one row.
 
-    `status` is the HTTP status, None without an answer. `body` is the answer as JSON, None if it is not JSON. `error`
-    is a refusal, None for an answer. `may_be_billed` says that the row may cost money although its answer is missing.
+    `status` is the HTTP status, or None without an answer. `body` is the answer if it is JSON, otherwise None.
+    `error` is the provider's error, or None for an answer. `may_be_billed` says that the row may cost money although
+    its answer is missing.
     """
 
     status: int | None
@@ -51,7 +52,7 @@ class DirectAnswer(Struct, frozen=True):
 
 
 def fields_of(line: bytes) -> str:
-    """Return the field names of a request line's body, with the kind of its schema: `max_tokens messages model`.
+    """Return the field names of a request line's body: `max_tokens messages model`. Formats also show their kind.
 
     Raises ValueError if `line` is not a request line.
     """
@@ -59,7 +60,7 @@ def fields_of(line: bytes) -> str:
 
 
 def body_of(line: bytes) -> Mapping[str, Any]:
-    """Return the body of a request line. Raises ValueError."""
+    """Return the body of a request line. Raises ValueError if `line` is not a request line."""
     try:
         found = _decode_line(line)
     except batch_api.JSON_ERRORS as error:
@@ -89,7 +90,9 @@ def _kind(value: Any) -> str:
 
 
 def is_about_model(answer: DirectAnswer) -> bool:
-    """True if a refusal may mean that the provider lacks the model. The provider's list of models then decides."""
+    """True if a refusal may mean that the provider lacks the model. The caller then checks the provider's list of
+    models.
+    """
     error = answer.error
     if answer.status != _NOT_FOUND or error is None:
         return False
@@ -98,7 +101,7 @@ def is_about_model(answer: DirectAnswer) -> bool:
 
 
 def _is_whole(body: bytes) -> bool:
-    """True unless a body says that it is not an answer; such a body can have status 200."""
+    """True unless a body says that it is not an answer. Even a body with status 200 may say that."""
     try:
         return read_answer(body).is_answer
     except batch_api.JSON_ERRORS:
@@ -106,7 +109,9 @@ def _is_whole(body: bytes) -> bool:
 
 
 def judge(answer: DirectAnswer, sent: Mapping[str, Any], *, is_unlisted: bool) -> PreflightFinding:
-    """Return the verdict on an answer to the body `sent`. `is_unlisted`: the provider does not list the model."""
+    """Return the finding from an answer to the body `sent`. `is_unlisted` is True if the provider does not list the
+    model.
+    """
     if answer.is_answer and answer.body is not None:
         return PreflightFinding.ANSWERED if _is_whole(answer.body) else PreflightFinding.UNCLEAR
     if answer.error is None:

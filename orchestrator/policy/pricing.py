@@ -1,6 +1,6 @@
-"""Cost of rows, in Decimal dollars, each figure with its source. Pure, except that it reads the price table.
+"""Cost of rows in Decimal dollars, with the source of each figure. Pure, except that it reads the price table.
 
-An unknown price is an error or marked `estimated`; it is never zero, and never replaced silently by another tier's
+An unknown price is an error or marked `estimated`. It is never zero, and never silently replaced by another tier's
 price. Hosted prices come from genai-prices, unless orch.toml has prices for the model.
 """
 
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 _HOUR = Decimal(3600)
 _QUARTER = 900
-"""Listed prices begin only at quarters of an hour, so rows answered in the same quarter share a look-up."""
+"""Seconds in a quarter of an hour. Listed prices begin only at quarters, so rows answered in one quarter share a
+look-up.
+"""
 _OLDEST = 30 * 86_400
-"""Greatest plausible age of an answer, in seconds. Some servers state a small constant instead of a time."""
+"""Maximum plausible age of an answer, in seconds. Some servers state a small constant instead of a time."""
 _KEYS = {
     "input": "input_mtok",
     "output": "output_mtok",
@@ -45,12 +47,12 @@ _KEYS = {
     "request": "requests_kcount",
     "search": "web_searches_kcount",
 }
-"""Names of our rates in genai-prices."""
+"""Names in genai-prices for our rates."""
 _BY_THOUSAND = frozenset({"request", "search"})
 
 
 class Tier(StrEnum):
-    """Ways to serve a row, each with its own price of tokens."""
+    """Ways to serve a row, each with its own token prices."""
 
     BATCH = "batch"  # by a Batch API
     FLEX = "flex"  # by a synchronous API, when it has room
@@ -69,7 +71,7 @@ TIERS: Mapping[str, Tier] = {
     "priority": Tier.PRIORITY,
     "fast": Tier.PRIORITY,
 }
-"""Names of the tiers in requests and answers (`service_tier`)."""
+"""Tiers by their names in requests and answers (`service_tier`)."""
 
 _CONTEXTS = {
     Tier.BATCH: {"processing": "batch"},
@@ -79,7 +81,10 @@ _CONTEXTS = {
 
 
 def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle: bool) -> Price:
-    """Return the price of a local row: its upstream seconds at the hourly cost of one upstream; 0 for `idle` time."""
+    """Return the price of a local row: its upstream seconds at the hourly cost of one upstream. `idle` time costs 0.
+
+    Raises InputError if the backend has no price.
+    """
     if idle:
         return Price(Decimal(0), "local: free, as the machine is idle")
     if cost_per_hour is None:
@@ -89,7 +94,7 @@ def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle:
 
 
 class PriceOverride(Struct, frozen=True):
-    """A model's prices in orch.toml, by tier; `source` names the origin of these prices."""
+    """A model's prices in orch.toml, by tier. `source` says where the prices come from."""
 
     standard: TokenRates
     batch: TokenRates | None = None
@@ -115,13 +120,14 @@ def row_price(
     overrides: Overrides = NO_OVERRIDES,
     expected: Usage = NO_USAGE,
 ) -> Price:
-    """Return the cost of a hosted row at the tier that served it; `model` and `asked` are the requested ones.
+    """Return the cost of a hosted row at the tier that served it. `model` and `asked` are the requested model and
+    tier.
 
-    The price is valid at the time that the answer states, else at `at` (now). A row of a batch has the tier BATCH
-    whatever its answer says; a synchronous row has its answer's tier, or else the requested tier. A row without an
-    answer was not billed; a success is an answer, whatever its content. If an answer states no tokens, `expected` is
-    booked as an estimate. If the tier that served it has no price, the standard price applies. Raises the errors of
-    `rates`. `listed` is the price of the same tokens at the standard tier.
+    The price is the price at the time that the answer states, otherwise at `at` (now). A row of a batch has the tier
+    BATCH, whatever its answer says. A synchronous row has its answer's tier, otherwise the requested tier. A row
+    without an answer was not billed; a success is an answer, whatever its content. If an answer states no tokens,
+    `expected` is booked as an estimate. If the tier that served the row has no price, the standard price applies. The
+    result's `listed` is the price of the same tokens at the standard tier. Raises the errors of `rates`.
     """
     at = _answered_at(outcome, at)
     used = outcome.billed or outcome.usage
@@ -184,12 +190,12 @@ def rates(
     overrides: Overrides = NO_OVERRIDES,
     answered: str | None = None,
 ) -> TierPrice:
-    """Return a model's prices at a tier, from orch.toml or else the provider's list at `at`.
+    """Return a model's prices at a tier, from orch.toml or else from the provider's list at `at`.
 
-    `provider` is its name in the price table, None if the table lacks it. `answered` is the answering model's name.
-    `discount` is the reduction of batch and flex from the standard price (0.5: half) if they have no price of their
-    own; such a figure is an estimate. Without `stacks`, cached tokens cost the same at every tier, unless orch.toml
-    has another price. Raises InputError if no price is known.
+    `provider` is the provider's name in the price table, or None if the table lacks it. `answered` is the name of the
+    model that answered. `discount` reduces the standard price (0.5: by half) for batch and flex if they have no price
+    of their own. A discounted figure is an estimate. Without `stacks`, cached tokens cost the same at every tier,
+    unless orch.toml has another price. Raises InputError if no price is known.
     """
     found = _find(provider, model, answered, tier, at, discount, stacks, overrides)
     if found is None:
@@ -207,7 +213,9 @@ def _find(
     stacks: bool,
     overrides: Overrides,
 ) -> TierPrice | None:
-    """Return the rates of a tier, None if the model has no price for it. Raises InputError for an unknown model."""
+    """Return the rates of a tier, or None if the model has no price for the tier. Raises InputError for an unknown
+    model.
+    """
     names = (model,) if answered is None or answered == model else (model, answered)
     for name in names if overrides else ():
         if override := overrides.get(name):
@@ -233,8 +241,8 @@ def _listed_at(
 ) -> TierPrice | str | None:
     """Return the price of the last of these models that the table has, or the reason why it has none of them.
 
-    None if that model has no price at this tier. The answering model is billed; the requested name, which comes
-    first, may be an alias or a deployment.
+    Returns None if that model has no price at this tier. The model that answered is billed. The requested name comes
+    first: it may be an alias or a deployment.
     """
     why = ""
     for name in reversed(names):
@@ -287,7 +295,10 @@ def _table_name(model: str, tier: Tier) -> str:
 def price_changes(
     provider: str | None, model: str, at: datetime, until: datetime, overrides: Overrides = NO_OVERRIDES
 ) -> list[datetime]:
-    """Return the times when a model's listed price changes. DeepSeek's prices change with the hour of the day."""
+    """Return the times between `at` and `until` at which a model's listed price changes.
+
+    DeepSeek's prices change with the hour of the day.
+    """
     if provider is None or model in overrides:
         return []
     times, dates = _marks(provider, model)
@@ -319,7 +330,9 @@ def _marks(provider: str, model: str) -> tuple[frozenset[time], frozenset[date]]
 
 @lru_cache(maxsize=1024)
 def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice] | str:
-    """Return a model's prices by tier, with the standard tier, or the reason why the table lacks them."""
+    """Return a model's prices by tier, or the reason why the table lacks them. The prices include the standard
+    tier.
+    """
     import genai_prices
 
     try:
@@ -351,7 +364,9 @@ def _absence(provider: str, model: str) -> str:
 
 
 def _batch_variant(provider: str, model: str, at: datetime) -> ModelPrice | None:
-    """Return the price of a model's batches if the table lists it under another model name, as for OpenRouter."""
+    """Return the batch price that the table lists under another model name, as for OpenRouter. None if there is
+    none.
+    """
     import genai_prices
 
     name = f"{model}:batch"
@@ -366,7 +381,7 @@ def _batch_variant(provider: str, model: str, at: datetime) -> ModelPrice | None
 def _has_own_price(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> bool:
     """True if the table has a separate price for a tier at `at`.
 
-    For a missing tier, the table silently returns the standard price. It also does so for every tier of a model
+    For a missing tier, the table silently returns the standard price. It does the same for every tier of a model
     whose prices it takes from another provider (Azure's from OpenAI).
     """
     is_own = any(entry.model is model for model in entry.provider.models)

@@ -1,8 +1,8 @@
-"""Decides whether the next shard may be sent, or waits for room at its backend. Pure: values in, a sentence out.
+"""Quotas: may the next shard be sent, or does it wait for room at its backend? Pure.
 
-A full quota is no failure: shards that do not fit wait. A refusal for lack of room costs no attempt, and shows how
-much room the backend has. All tokens here are prompt tokens of one model at one backend, as near to
-the backend's own count as orch can tell.
+A full quota is not a failure: shards that do not fit wait. A refusal for lack of room costs no attempt, and shows how
+much room the backend has. All tokens here are prompt tokens of one model at one backend. Their number is as near to
+the backend's own count as orch can estimate.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LEARNED_FOR = timedelta(days=1)
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 1800.0
 SMALL_SHARD = 100_000
-"""Shards with fewer tokens than this are not cut smaller to let several fit into a limit."""
+"""Minimum size, in tokens, of a shard that is cut smaller so that several fit into a limit."""
 
 FURTHEST_OFF = 4.0
-"""The largest factor by which our estimate of tokens is assumed to be wrong."""
+"""Largest factor by which our token estimates are assumed to be wrong."""
 
 
 class InFlight(Struct, frozen=True):
-    """Our use of the backend: tokens and rows of this model, and batches of any model created in the last hour."""
+    """Our use of a backend: tokens and rows of one model, and batches of any model created in the last hour."""
 
     tokens: int = 0
     rows: int = 0
@@ -37,7 +37,7 @@ class LearnedLimit(Struct, frozen=True):
     """Learned limits of a model at a backend.
 
     `enqueued_tokens` holds for a day from `learned_at`, `max_rows` forever. Nothing is sent before `hold_until`.
-    `strikes` counts the pauses since the last accepted shard; `reason` describes the last refusal.
+    `strikes` counts the pauses since the last accepted shard. `reason` describes the last refusal.
     """
 
     backend: str
@@ -51,7 +51,7 @@ class LearnedLimit(Struct, frozen=True):
 
 
 class Split(Struct, frozen=True):
-    """A shard that can never fit, so that its rows need smaller shards. `reason` says why."""
+    """Verdict on a shard that can never fit: its rows need smaller shards. `reason` says why."""
 
     reason: str
 
@@ -62,7 +62,9 @@ def few_rows(least: int, rows: int) -> str:
 
 
 def current(learned: LearnedLimit, now: datetime) -> LearnedLimit:
-    """Return the part of a learned limit that still holds. Quotas change, so orch learns the limit anew each day."""
+    """Return the learned limit without its expired part. Quotas change, so orch learns the token limit anew each
+    day.
+    """
     if learned.learned_at is not None and now < learned.learned_at + LEARNED_FOR:
         return learned
     return replace(learned, enqueued_tokens=None, learned_at=None)
@@ -74,16 +76,19 @@ def effective(declared: int | None, learned: int | None) -> int | None:
 
 
 def max_shard_tokens(limit: int) -> int:
-    """Return the planned size of shards for this limit of enqueued tokens.
+    """Return the planned size of a shard, in tokens, for a limit of enqueued tokens.
 
     The size is a quarter of the limit, so that the next shard can be sent while others run. For a small limit, the
-    size is 90 %, since a handful of rows is not a batch. A tenth stays free, as our count differs from the backend's.
+    size is 90 %, because a handful of rows is not a batch. A tenth stays free, because our count differs from the
+    backend's.
     """
     return max(1, limit // 4, min(limit * 9 // 10, SMALL_SHARD))
 
 
 def correction(estimated: int, told: int) -> float:
-    """Return the correction factor for our token estimates, by the backend's own count (`told`) for the same rows."""
+    """Return the factor that corrects our token estimates. `told` is the backend's own count for the rows
+    estimated.
+    """
     if estimated <= 0 or told <= 0:
         return 1.0
     return min(FURTHEST_OFF, max(1 / FURTHEST_OFF, told / estimated))
@@ -100,9 +105,9 @@ def hold(
     learned: LearnedLimit,
     now: datetime,
 ) -> str | Split | None:
-    """Return why a shard waits, or that it must be split; None if it may be sent.
+    """Return why a shard waits, or a `Split` if it must be split, or None if it may be sent.
 
-    `limit` and `batches_per_hour` are the backend's declared limits; `learned` must be the result of `current`.
+    `limit` and `batches_per_hour` are the backend's declared limits. `learned` must be the result of `current`.
     """
     if learned.hold_until is not None and now < learned.hold_until:
         return f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
@@ -129,10 +134,10 @@ def refused(
 ) -> LearnedLimit:
     """Return the learned limit after a backend had no room for a shard beside our tokens in flight.
 
-    `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` respects the limit
-    and no pause is needed. Otherwise other programs use the quota, or the backend counts more than we do, so pauses
-    grow. If no limit is stated and we have tokens in flight, the limit is below the sum, but not below what was
-    accepted.
+    `limit` is the limit that the backend stated, or None. If this limit and our tokens in flight explain the refusal,
+    no pause is needed, because `hold` respects the limit. Otherwise other programs use the quota, or the backend
+    counts more than we do, so pauses grow. If no limit is stated and we have tokens in flight, the limit is below
+    their sum with the shard's. It is not below the tokens that were accepted.
     """
     total = in_flight_tokens + shard_tokens
     if limit is not None:
@@ -146,10 +151,11 @@ def refused(
 
 
 def wait(learned: LearnedLimit, reason: str, retry_after: float | None, now: datetime) -> LearnedLimit:
-    """Return the learned limit with a pause: a minute at first, doubled each time, up to half an hour.
+    """Return the learned limit with a pause. The first pause is a minute; each further pause doubles, up to half an
+    hour.
 
     `retry_after` is the backend's own minimum in seconds, or None. A fifth of the pause is random, so that clients
-    that were refused together do not return together.
+    refused together do not return together.
     """
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(learned.strikes, 10))
     seconds = max(retry_after or 0.0, spread(pause, f"{reason} {now.isoformat()}"))
@@ -157,7 +163,7 @@ def wait(learned: LearnedLimit, reason: str, retry_after: float | None, now: dat
 
 
 def accepted(learned: LearnedLimit) -> LearnedLimit:
-    """Return the learned limit after the backend accepted a shard: pauses start over, and the limit stays."""
+    """Return the learned limit after the backend accepted a shard. Pauses start over, and the limit stays."""
     return replace(learned, hold_until=None, strikes=0, reason="")
 
 

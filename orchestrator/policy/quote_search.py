@@ -1,6 +1,6 @@
-"""Finds quotes in a text: exactly, or within a small distance if the text was read by OCR. Pure.
+"""Search for quotes in a text: exact, or within a small distance if the text was read by OCR. Pure.
 
-The time grows with the text and with the quotes, not with their product: one pass over the text looks for the first
+The time grows with the text and with the quotes, not with their product. One pass over the text looks for the first
 characters of all quotes. For texts that repeat themselves too often, a budget of steps limits the time.
 """
 
@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from orchestrator.core.lazy_patterns import regex
 
 _INVISIBLE = r"\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff"
-"""Invisible characters, such as marks of direction, joiners and variation selectors."""
+"""Invisible characters, such as direction marks, joiners and variation selectors."""
 _BLANK = rf"\s|{_INVISIBLE}"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _SEPARATORS = ".,;:'’/"
@@ -32,15 +32,17 @@ _RUNS = regex(
 _DASH = regex(rf"[{_DASHES}]")
 _SPACE = regex(r"[\s|]")
 _LINE_END = regex(rf"[{_DASHES}][ \t]*\r?\n\s*")
-"""Matches the gap in a range of numbers that a line break cuts after its dash."""
+"""Matches the gap in a range of numbers that a line break splits after the dash."""
 _SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇׳", "“”„‟«»″‶〝〞〟＂״「」『』｢｣"
 _COMPATIBLE = ((0xB5, 0xB5), (0x132, 0x133), (0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFFDC))
-"""Characters compared by their compatibility form: the micro sign, ligatures, Arabic presentation forms, wide ASCII
-and narrow kana."""
+"""Ranges of characters that are compared by their compatibility form.
+
+They are the micro sign, ligatures, Arabic presentation forms, wide ASCII and narrow kana.
+"""
 
 
 class _Fold(dict[int, str]):
-    """Comparison forms of characters, computed on first use."""
+    """Comparison forms of characters by code point, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -61,7 +63,7 @@ _fold = _Fold()
 
 
 class FoldedText(Struct, frozen=True):
-    """A text in comparison form; `folded_at` and `source_at` give the start of each run in `text` and in `source`."""
+    """A text in comparison form. `folded_at` and `source_at` are the starts of each run in `text` and in `source`."""
 
     source: str
     text: str
@@ -69,7 +71,9 @@ class FoldedText(Struct, frozen=True):
     source_at: array[int]
 
     def source_range(self, start: int, end: int) -> tuple[int, int]:
-        """Return the source range of the characters from `start` up to `end`, which must be greater."""
+        """Return the source range of the characters from `start` up to but excluding `end`. `end` must exceed
+        `start`.
+        """
         return self._place(start), self._place(end - 1) + 1
 
     def _place(self, at: int) -> int:
@@ -102,7 +106,7 @@ def folded(source: str) -> FoldedText:
 
 
 def _gap(source: str, start: int, end: int) -> str:
-    """Return the comparison form of the spaces and dashes between two runs, which may be numbers."""
+    """Return the comparison form of the spaces and dashes between two runs. The runs may be numbers."""
     before, after = _is_number(source[max(0, start - 2) : start][::-1]), _is_number(source[end : end + 2])
     if not before and not after:
         return ""
@@ -124,13 +128,13 @@ class OutOfSteps(Exception):
 
 
 class Steps:
-    """The remaining steps of a search."""
+    """Budget of steps that a search has left."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def take(self, steps: int) -> None:
-        """Use up steps. Raises OutOfSteps."""
+        """Use up steps. Raises OutOfSteps if too few are left."""
         self._left -= steps
         if self._left < 0:
             raise OutOfSteps
@@ -139,9 +143,9 @@ class Steps:
 def distance_places(
     text: str, form: str, at: int, offset: int, size: int, most: int, steps: Steps
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield `(start, end, distance)` of the form in the text, if the distance is at most `most`.
+    """Yield `(start, end, distance)` of a form in the text if the distance is at most `most`.
 
-    The form's piece of `size` characters from `offset` stands at `at` in the text.
+    The text has the form's piece of `size` characters from `offset` at position `at`.
     """
     head, tail = form[:offset], form[offset + size :]
     left = text[max(0, at - len(head) - most) : at]
@@ -155,7 +159,10 @@ def distance_places(
 
 
 def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | None:
-    """Return the least distance of the form to a prefix of the text, and the prefix's length; None beyond `most`."""
+    """Return the smallest distance of the form to a prefix of the text, and the prefix's length.
+
+    Returns None if the distance exceeds `most`.
+    """
     row = [0] + [_NEVER] * len(text)
     for column in range(1, min(len(text), most) + 1):
         row[column] = row[column - 1] + _cost(text, column - 1)
@@ -184,7 +191,9 @@ def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | N
 
 
 def _cost(text: str, at: int) -> int:
-    """Return the cost of changing or dropping a character. Digits, and punctuation beside digits, must stay."""
+    """Return the cost of changing or dropping a character. Digits, and punctuation beside digits, cannot be
+    changed.
+    """
     character = text[at]
     if _DIGIT.match(character):
         return _NEVER
@@ -193,17 +202,20 @@ def _cost(text: str, at: int) -> int:
 
 
 HEAD = 12
-"""Number of first characters by which possible places of a quote are looked up."""
+"""Number of first characters of a quote by which its possible places are found."""
 MOST_PLACES = 1000
 """Maximum number of places reported for one quote."""
 STEPS = 2_000_000
-"""Extra comparisons for one answer, besides the comparisons that every text needs: about a second."""
+"""Maximum extra comparisons for one text, besides those that every text needs. They take about a second."""
 _STEPS_A_PLACE = 20
 _FEW = 32
-"""Up to this many quotes are searched for one by one."""
+"""Maximum number of quotes that are searched for one by one."""
 CHARACTERS_AN_ERROR = 20
 MOST_ERRORS = 8
-"""OCR may have one character wrong per 20 characters of a quote (rounded up), at most 8 in all, and never a digit."""
+"""Maximum number of wrong characters in a quote read by OCR.
+
+One wrong character is allowed per 20 characters of the quote (rounded up), but never a wrong digit.
+"""
 _AROUND = 12
 _POINTS = r".,:'’/·⁄٫٬．，：_"
 _RAISED, _FRACTIONS = r"\u00b2\u00b3\u00b9\u2070-\u208e", r"\u00bc-\u00be\u2150-\u215e"
@@ -218,7 +230,9 @@ _UNSEEN = regex(rf"[{_INVISIBLE}]+")
 
 
 class FoundRange(Struct, frozen=True):
-    """The characters of a text from `start` up to `end`. `distance` is how many characters OCR got wrong."""
+    """The characters of a text from `start` up to but excluding `end`. `distance` counts the characters that OCR got
+    wrong.
+    """
 
     start: int
     end: int
@@ -226,14 +240,17 @@ class FoundRange(Struct, frozen=True):
 
 
 class SearchResult(Struct):
-    """The places of each quote, in order; `is_whole` is False if the steps ran out before the end of the text."""
+    """The places of each quote, in order. `is_whole` is False if the steps ran out before the end of the text."""
 
     places: dict[str, list[FoundRange]] = field(default_factory=dict)
     is_whole: bool = True
 
 
 def find_quotes(text: str, quotes: Collection[str], *, by_ocr: bool = False) -> SearchResult:
-    """Return every place of each quote in a text. Each quote must have a character that the comparison keeps."""
+    """Return every place of each quote in a text, up to `MOST_PLACES` places.
+
+    Each quote must have at least one character that the comparison keeps.
+    """
     source, wanted = folded(text), {quote: folded(quote).text for quote in quotes}
     found, steps = SearchResult({quote: [] for quote in quotes}), Steps(STEPS)
     by_form: dict[str, list[str]] = {}
@@ -260,7 +277,9 @@ def find_quotes(text: str, quotes: Collection[str], *, by_ocr: bool = False) -> 
 def _occurrences(
     text: str, forms: Collection[str], steps: Steps, full: AbstractSet[str] = frozenset()
 ) -> Iterator[tuple[str, int]]:
-    """Yield each form with each of its places, except forms in `full`. The caller may add to `full` meanwhile."""
+    """Yield each form with each of its places, except forms in `full`. The caller may add to `full` during the
+    search.
+    """
     if len(forms) <= _FEW:
         for form in forms:
             at = text.find(form)
@@ -285,7 +304,10 @@ def _occurrences(
 
 
 def _place(source: FoldedText, start: int, end: int, distance: int = 0) -> FoundRange | None:
-    """Return the place in the source; None if it would cut a number or a syllable, or separate an accent."""
+    """Return the place in the source.
+
+    Returns None if the place would cut a number or a syllable, or separate an accent from its letter.
+    """
     if end < len(source.text) and _goes_on(source.text[end]):
         return None
     first, last = source.source_range(start, end)
@@ -307,12 +329,15 @@ def _place(source: FoldedText, start: int, end: int, distance: int = 0) -> Found
 
 
 def _goes_on(character: str) -> bool:
-    """True if a character belongs to the one before it: an accent, a vowel sign, the rest of a Korean syllable."""
+    """True if a character belongs to the character before it.
+
+    Examples are an accent, a vowel sign, and the rest of a Korean syllable.
+    """
     return unicodedata.category(character)[0] == "M" or "\u1160" <= character <= "\u11ff"
 
 
 def _find_inexact(source: FoldedText, missing: Mapping[str, list[str]], found: SearchResult, steps: Steps) -> None:
-    """Find places that differ little from a quote, by an exact match of one of its pieces."""
+    """Find places that differ little from a quote. One piece of the quote must match exactly."""
     pieces: dict[str, list[tuple[str, int]]] = {}
     for form in missing:
         for offset, piece in _pieces(form):
@@ -339,12 +364,14 @@ def _nearest(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int
 
 
 def errors_allowed(form: str) -> int:
-    """Return how many characters of a quote OCR may have wrong."""
+    """Return the number of characters of a quote that OCR may have wrong."""
     return min(MOST_ERRORS, -(-len(form) // CHARACTERS_AN_ERROR))
 
 
 def _pieces(form: str) -> Iterator[tuple[int, str]]:
-    """Yield the pieces of a quote: one more than the allowed errors, so that at least one piece has no error."""
+    """Yield the pieces of a quote, with their offsets. There is one piece more than allowed errors, so one has no
+    error.
+    """
     number = errors_allowed(form) + 1
     borders = [index * len(form) // number for index in range(number + 1)]
     for first, last in pairwise(borders):

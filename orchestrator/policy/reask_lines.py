@@ -1,4 +1,4 @@
-"""Re-asks a question with the fault of its answer. Pure."""
+"""Request lines that ask a question again and name the fault of the first answer. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ MENDABLE = frozenset(
         WRONG_CODE,
     }
 )  # fmt: skip
-"""Faults that a model can correct once it sees them; refusals and withheld answers are not re-asked."""
+"""Faults that a model can correct once it sees them. Refusals and withheld answers are not asked again."""
 MOST_ANSWER = 8000
-"""Maximum number of characters of the answer that are shown again."""
+"""Maximum number of characters of the faulty answer that are sent back to the model."""
 _NO_ANSWER = "(no answer)"
 
 
 def mended(line: bytes, answer: str | None, code: str, message: str) -> bytes:
-    """Return the task's request line with its answer and the answer's fault appended.
+    """Return the task's request line with the answer and its fault appended.
 
-    The question stays unchanged, so that the engine's prefix cache has it.
+    The question stays unchanged, so that the engine's prefix cache contains it.
     """
     parsed = written_line(line)
     said = (answer or "").strip()[:MOST_ANSWER] or _NO_ANSWER  # roles alternate, as some templates require

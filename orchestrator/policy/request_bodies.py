@@ -1,6 +1,6 @@
 """A task's question as a request body: chat completions, responses or embeddings. Pure.
 
-A task's question begins as the messages of a chat; only this module knows the other endpoints' names for it.
+A question is first built as chat messages. Only this module knows how the other endpoints name them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Message = Mapping[str, Any]
 
 
 def url_of(task: Task) -> str:
-    """Return the path for a task's requests."""
+    """Return the endpoint path of a task's requests."""
     if task.kind == "embedding":
         return EMBEDDINGS
     return RESPONSES if task.endpoint == "responses" else CHAT
 
 
 def question_of(task: Task) -> str:
-    """Return a task's prompt as a template, followed by the labels of a classification."""
+    """Return a task's prompt template, followed by the labels of a classification."""
     if not task.labels:
         return task.prompt
     lines = (f"- {label}: {said}" if said else f"- {label}" for label, said in task.labels.items())
@@ -31,9 +31,9 @@ def question_of(task: Task) -> str:
 
 
 def fixed_fields(task: Task) -> dict[str, Any]:
-    """Return the body's fields that are the same for every document, except the model.
+    """Return the fields of the body that are the same for every document, except the model.
 
-    The answer bound is the one that the job file states.
+    The answer bound is the bound that the job file states.
     """
     url = url_of(task)
     if url == EMBEDDINGS:
@@ -73,21 +73,21 @@ def _sampling(task: Task) -> dict[str, Any]:
 
 
 def bound_field(url: str, bound: int) -> dict[str, int]:
-    """Return the field that bounds an answer to this many tokens; empty if the endpoint has no bound."""
+    """Return the field that limits an answer to `bound` tokens. Empty if the endpoint has no such field."""
     if url == EMBEDDINGS:
         return {}
     return {"max_output_tokens" if url == RESPONSES else "max_tokens": bound}
 
 
 def asked_fields(url: str, messages: Sequence[Message]) -> dict[str, Any]:
-    """Return the body's fields that hold the question. An embedding gets the text of the last message."""
+    """Return the fields of the body that hold the question. An embedding gets only the text of the last message."""
     if url == EMBEDDINGS:
         return {"input": messages[-1]["content"]}
     return {"input": input_of(messages)} if url == RESPONSES else {"messages": list(messages)}
 
 
 def input_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return chat messages as the `input` of the Responses API."""
+    """Convert chat messages to the `input` of the Responses API."""
     return [{**message, "content": _parts(message["content"])} for message in messages]
 
 
@@ -102,7 +102,7 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def messages_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of any request body, for display; a text by itself becomes a message of role `input`."""
+    """Return the messages of any request body, for display. A plain text becomes a message with the role `input`."""
     asked = body.get("messages", body.get("input", body.get("prompt")))
     told = [] if body.get("instructions") is None else [{"role": "instructions", "content": body["instructions"]}]
     if isinstance(asked, list) and asked and all(isinstance(one, dict) for one in asked):

@@ -1,4 +1,4 @@
-"""The limits that a ready request line sets itself: inputs, output tokens, and numbers that are too large."""
+"""Limits that a user's own request line sets: inputs, output tokens, and numbers that are too large."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _decode_list = json_decoder(list[msgspec.Raw]).decode
 
 
 def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str] | None:
-    """Return a request line's number that is too large, as (field, why), or None."""
+    """Return the first number in a request line that is too large, as (field, reason), or None.
+
+    The field is None if the number is in no known field.
+    """
     if len(raw) > MAX_DIGITS and _LONG_NUMBER.search(raw):
         try:
             msgspec.json.decode(raw)  # the digits may be inside a string
@@ -48,7 +51,7 @@ def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str]
 
 
 def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:
-    """Return a request's number of inputs, and the maximum tokens of its output; None if it states no bound."""
+    """Return a request's number of inputs, and the maximum tokens of its output (None: not limited)."""
     found = _decode_bounds(body)
     if url in WITHOUT_OUTPUT:
         # A list of numbers is one input: tokens of a text.

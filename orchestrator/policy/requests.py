@@ -1,7 +1,7 @@
-"""Turns documents × tasks into request lines, with identities that stay the same over nights.
+"""Conversion of documents × tasks to request lines. Their identities stay the same from night to night.
 
 The document comes first and the question last, and the tasks of a document follow each other. So an engine with a
-prefix cache reads a document once, however many questions it gets.
+prefix cache reads a document once, however many questions are asked about it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task
 
 _READERS = "2"
-"""Constant part of fingerprints; formerly the version of all readers. Now a changed reader shows only in the text."""
+"""Constant part of fingerprints, formerly the version of all readers.
+
+Now a change in a reader shows only in the text it reads.
+"""
 
 
 class Built(msgspec.Struct, frozen=True):
-    """One request and its JSON line without newline; the line is empty if the row has a problem.
+    """One request and its JSON line without newline. The line is empty if the row has a problem.
 
     `setting` is the source's setting that caused the problem, as in `UnreadableDocument`.
     """
@@ -54,16 +57,17 @@ class Built(msgspec.Struct, frozen=True):
 
 
 def custom_id(document_key: str, task_id: str) -> str:
-    """Return a row's id, the same each night.
+    """Return a row's id, which is the same each night.
 
-    It has at most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule.
+    The id has at most 61 characters of `[A-Za-z0-9_-]`, as the strictest provider requires.
     """
     digest = sha256(f"{document_key}\0{task_id}".encode()).hexdigest()
     return f"{task_id}-{digest[:20]}"
 
 
 def part_id(document_key: str, task_id: str, text: str, times_before: int) -> str:
-    """Return the `custom_id` of a part, derived from its text, so that it stays the same while other parts change.
+    """Return the `custom_id` of a part. It is derived from the part's text, so it stays the same while other parts
+    change.
 
     `times_before` counts earlier parts with the same text.
     """
@@ -72,7 +76,7 @@ def part_id(document_key: str, task_id: str, text: str, times_before: int) -> st
 
 
 def content_of(document: Document) -> str:
-    """Return the document's part of a row's fingerprint: 32 hex digits."""
+    """Return the part of a row's fingerprint that depends on the document: 32 hex digits."""
     # The text counts too, since another `text_column` or `encoding` reads another text from the same bytes.
     digest = sha256(f"{document.digest}\0{document.text}".encode())
     for picture in document.pictures:
@@ -124,7 +128,7 @@ class _Question:
     def text_at(
         self, document: Document, text: str, messages: list[dict[str, Any]], whole: str = "", start: int = 0
     ) -> str | None:
-        """Return the position of the document's text in the messages; None if answers do not quote it.
+        """Return the position of the document's text in the messages, or None if answers have no quotes to check.
 
         The text begins at `start` of `whole`.
         """
@@ -154,7 +158,7 @@ def _fingerprint(identity: str, content: str) -> str:
 
 
 class _Reduce(Struct, frozen=True):
-    """The identity of rows that ask about the answers to a document's parts."""
+    """Identity of the rows that combine the answers to a document's parts."""
 
     model: str
     version: str
@@ -173,10 +177,9 @@ class _Reduce(Struct, frozen=True):
 
 
 def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> bytes | tuple[str, str]:
-    """Return the request that combines the answers to a long document's parts, or a code and a message if
-    impossible.
+    """Return the request line that combines the answers to a long document's parts.
 
-    `bound` is the maximum tokens of the combined answer.
+    Returns a code and a message instead if that is impossible. `bound` is the maximum tokens of the combined answer.
     """
     from orchestrator.core.templates import TemplateProblem, template
 
@@ -208,7 +211,7 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
 
 
 def variables(task: Task) -> frozenset[str]:
-    """Return the template variables of a task, without `text`."""
+    """Return the template variables that a task uses, except `text`."""
     from orchestrator.core.templates import template
 
     used = (template(source).variables for source in (task.prompt, task.system) if source is not None)
@@ -216,7 +219,7 @@ def variables(task: Task) -> frozenset[str]:
 
 
 def places_text_late(task: Task) -> bool:
-    """True if a prompt contains `{{ text }}`, but not at its start, so that tasks share no prefix."""
+    """True if a prompt contains `{{ text }}`, but not at its start. Tasks then share no prefix."""
     from orchestrator.core.templates import template
 
     head = task.prompt.split("{{", 1)
@@ -228,7 +231,9 @@ def places_text_late(task: Task) -> bool:
 
 
 class Identity(Struct, frozen=True):
-    """A request's identity, before it is built; with `caches`, another job's answer may be used for it."""
+    """A request's identity, known before the request is built. If `caches`, another job's answer may be used for
+    it.
+    """
 
     custom_id: str
     fingerprint: str
@@ -237,7 +242,7 @@ class Identity(Struct, frozen=True):
 
 
 class SentBefore(Protocol):
-    """Facts about an earlier row's request and document."""
+    """An earlier row's identity, and facts about its document."""
 
     @property
     def custom_id(self) -> str: ...
@@ -247,21 +252,21 @@ class SentBefore(Protocol):
 
     @property
     def cut_from_tokens(self) -> int | None:
-        """The document's tokens before it was cut; None if it was not cut."""
+        """Number of tokens of the document before it was cut, or None if it was not cut."""
 
     @property
     def sent_as(self) -> str | None:
-        """The pages that went as pictures; None if no page did."""
+        """The pages that were sent as pictures, or None if no page was."""
 
     @property
     def notes(self) -> str | None:
-        """Parts of the document that were not read; None if all parts were read."""
+        """The parts of the document that were not read, or None if all were read."""
 
 
 class Builder:
-    """Turns documents into request lines. The `model` in a line is an alias; a backend's name replaces it later.
+    """Converts documents to request lines. The `model` in a line is an alias, which a backend's name replaces later.
 
-    `bound_of` returns the maximum tokens of an answer to a task, by its prompt version.
+    `bound_of` returns the maximum tokens of an answer, by task and prompt version.
     """
 
     def __init__(self, spec: JobSpec, bound_of: BoundOf = written_bound) -> None:
@@ -270,15 +275,15 @@ class Builder:
         self._number = count()
 
     def asking(self, tasks: Collection[str]) -> Builder:
-        """Return a builder for these tasks alone; both builders share one numbering of rows."""
+        """Return a builder for only these tasks. Both builders share one numbering of rows."""
         narrowed = copy(self)
         narrowed._questions = [question for question in self._questions if question.task.id in tasks]
         return narrowed
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
-        """Yield one request per task, in the order of the tasks; a problem of the document fails all its requests.
+        """Yield one request per task, in the order of the tasks. A problem of the document fails all its requests.
 
-        If a task splits documents, a long document gives a request without a line, and then a request for each part.
+        If a task splits documents, a long document yields a request without a line, and then a request for each part.
         The line of the first request is built later, from the answers to the parts.
         """
         from orchestrator.core.templates import TemplateProblem
@@ -304,14 +309,14 @@ class Builder:
             yield from made
 
     def identities(self, key: str, content: str) -> list[Identity]:
-        """Return the identities of the requests that the document with this key and content would give."""
+        """Return the identities of the requests for a document with this key and content."""
         return [
             Identity(custom_id(key, one.task.id), one.fingerprint(content), one.task.model, one.task.cache)
             for one in self._questions
         ]
 
     def unread(self, key: str, content: str, earlier: Sequence[SentBefore]) -> Iterator[Built]:
-        """Yield the rows of a document whose answers are known, without its text and so without lines.
+        """Yield the rows of a document whose answers are known. The document is not read, so the rows have no lines.
 
         `earlier` has, for each question, the earlier row with the same identity.
         """
@@ -410,7 +415,7 @@ def _built(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Bui
 
 
 def _trimmed_tokens(text: str, cleaned: str, limit: int | None) -> int:
-    """Estimate the tokens that a clean-up saved, without tokens that the limit would have cut in any case."""
+    """Estimate the tokens that a clean-up saved. Tokens that the limit would have cut in any case do not count."""
     if cleaned == text:
         return 0
     before, after = tokens.estimate(len(text.encode())), tokens.estimate(len(cleaned.encode()))

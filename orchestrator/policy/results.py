@@ -1,7 +1,7 @@
-"""Turns result lines into outcomes with checked outputs, and outcomes into merged rows. Pure, except for file reads.
+"""Conversion of result lines to outcomes with checked answers. Pure, except that it reads files.
 
 A result file may contain anything: rows in any order, duplicates, rows of other batches, broken lines. `outcome`
-reads a row's line; the pipeline decides about rows without a line.
+reads a row's line. The pipeline decides about rows without a line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def normal(custom_id: str) -> str:
 
 
 class Recognised:
-    """Matches the ids of one batch's result lines to rows: call `see` for each line, then `row` for each id."""
+    """Matches the ids of one batch's result lines to rows. Call `see` for every line, then `row` for each id."""
 
     def __init__(self, rows: Collection[str]) -> None:
         self._rows = rows
@@ -53,7 +53,7 @@ class Recognised:
         self._is_changed = False
 
     def see(self, told: str, content: bytes) -> None:
-        """Note a line with this id; `content` distinguishes the line from other lines with the same id."""
+        """Note a line with this id. `content` tells the line from other lines with the same id."""
         is_row = told in self._rows
         if is_row and not self._alike:
             self._exact.add(told)
@@ -66,7 +66,7 @@ class Recognised:
             self._is_changed |= not is_row
 
     def row(self, told: str) -> str | None:
-        """Return the id of the row that a line with this id belongs to; None if there is no such row, or several."""
+        """Return the row to which a line with this id belongs. Returns None if no row, or more than one, matches."""
         form = None
         if told in self._rows and (not self._alike or (form := normal(told)) not in self._alike):
             return told
@@ -78,7 +78,7 @@ class Recognised:
         return self._one.get(form) if len(seen) == 1 or self._one.get(form) in self._exact else None
 
     def names_each_of(self, lines: int) -> bool:
-        """True if all `lines` seen lines have the exact ids of different rows, and no ids are alike."""
+        """True if the `lines` lines seen have the exact ids of different rows, and no two rows' ids are alike."""
         return len(self._exact) == lines and not self._alike
 
     def is_doubtful(self, told: str) -> bool:
@@ -88,7 +88,7 @@ class Recognised:
 
     @property
     def ambiguous(self) -> dict[str, str]:
-        """Rows that ambiguous lines could belong to, each with an id from such a line."""
+        """Rows to which ambiguous lines could belong, each with an id from such a line."""
         return {
             name: next(iter(self._odd[form]))
             for form, names in self._alike.items()
@@ -115,7 +115,7 @@ _decode_line = json_decoder(batch_api.ResultLine).decode
 
 
 class FoundLine(msgspec.Struct, frozen=True):
-    """One line of a result file; `line` is None if it is not a result line."""
+    """One line of a result file. `line` is None if the text is not a valid result line."""
 
     span: Span
     line: batch_api.ResultLine | None
@@ -124,8 +124,8 @@ class FoundLine(msgspec.Struct, frozen=True):
 class NotExecuted(Struct, frozen=True):
     """A row that the backend did not finish: `batch_expired` or `batch_cancelled`.
 
-    `upstream_seconds` is the row's use of the upstream before it was taken back. `uncertain` is how often the row was
-    sent without an answer, which may be billed.
+    `upstream_seconds` is the row's use of the upstream before it was taken back. `uncertain` counts the times that
+    the row was sent without an answer, which may be billed.
     """
 
     code: str
@@ -134,7 +134,8 @@ class NotExecuted(Struct, frozen=True):
 
 
 class RowRefusal(Struct, frozen=True):
-    """Reason for a row without an answer, in the backend's own words; `status` is the HTTP status. None: not stated.
+    """The backend's reason for a row without an answer. `status` is the HTTP status. Fields that are not stated are
+    None.
 
     `param` is the part of the request that the backend names along with its message.
     """
@@ -147,7 +148,7 @@ class RowRefusal(Struct, frozen=True):
 
 
 def read(path: Path) -> Iterator[FoundLine]:
-    """Yield the lines of a result file; a missing file has none. Raises OSError."""
+    """Yield the lines of a result file. A missing file has no lines. Raises OSError if the file cannot be read."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -155,7 +156,7 @@ def read(path: Path) -> Iterator[FoundLine]:
 
 
 def custom_ids(path: Path) -> Iterator[str]:
-    """Yield the custom_ids of a result file's lines. Raises OSError."""
+    """Yield the custom_ids of a result file's lines. Raises OSError if the file cannot be read."""
     for found in read(path):
         if found.line is not None and found.line.custom_id is not None:
             yield found.line.custom_id
@@ -176,10 +177,10 @@ def _lines_of(file: BinaryIO) -> Iterator[FoundLine]:
 
 
 class Survey(Struct):
-    """Rows by their lines in result files.
+    """The rows that result files have lines for.
 
-    `told` rows have any line, `executed` rows ran according to their line, and `answered` rows have an answer. If
-    `is_plain`, each line has the exact id of another row.
+    `told` rows have any line, `executed` rows ran according to their line, and `answered` rows have an answer.
+    `is_plain` is True if every line has the exact id of a different row.
     """
 
     recognised: Recognised
@@ -190,7 +191,7 @@ class Survey(Struct):
 
 
 def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
-    """Scan result files for lines of these rows. Raises OSError."""
+    """Scan result files for lines of these rows. Raises OSError if a file cannot be read."""
     found = Survey(Recognised(rows))
     names: dict[str, bool] = {}
     answered = set[str]()
@@ -223,7 +224,7 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
 
 
 def together(surveys: Sequence[Survey]) -> Survey | None:
-    """Combine the surveys of a batch's files into one; None if the files must be read together."""
+    """Combine the surveys of a batch's files. Returns None if the files must be scanned together instead."""
     if len(surveys) == 1:
         return surveys[0]
     told = {name for one in surveys for name in one.told}
@@ -235,12 +236,12 @@ def together(surveys: Sequence[Survey]) -> Survey | None:
 
 
 def is_success(line: batch_api.ResultLine) -> bool:
-    """True if a result line has the status of an answer, good or bad."""
+    """True if a result line has the HTTP status of an answer, whether the answer is good or bad."""
     return line.response is not None and 200 <= line.response.status_code < 300
 
 
 def is_refused(line: batch_api.ResultLine) -> bool:
-    """True if a result line has no answer, by its status or by the words of its body."""
+    """True if a result line has no answer, according to its status or its body."""
     if not is_success(line) or line.response is None:
         return True
     try:
@@ -265,8 +266,9 @@ def outcome(
 ) -> Outcome | NotExecuted:
     """Return a row's outcome, or `NotExecuted`, from its result line. `found.line` must be a result line.
 
-    `bound` returns the token limit that was sent for the answer, None if not known for certain. `sent` returns the
-    document to search for the answer's quotes. Only rows paid `by_token` can have used something without a price.
+    `bound` returns the token limit that was sent for the answer, or None if it is not known for certain. `sent`
+    returns the document in which to search for the answer's quotes. Only rows paid `by_token` can have usage without
+    a price.
     """
     line = found.line
     assert line is not None
@@ -329,7 +331,7 @@ def _problem(
     *,
     is_full: bool,
 ) -> tuple[str, str] | None:
-    """Return an answer's problem; without a check, only a full context window is a problem."""
+    """Return an answer's problem, or None. Without a check, only a full context window is a problem."""
     if answer is None:
         return None
     found = None if check is None else check.problem(answer)
@@ -342,7 +344,10 @@ def _problem(
 
 
 def _no_object(body: msgspec.Raw) -> tuple[str, str]:
-    """Return the problem of a body that is not a JSON object; the beginning of an object or a stream was cut off."""
+    """Return the problem of a body that is not a JSON object.
+
+    If the body is the beginning of an object or a stream, the answer was cut off.
+    """
     with suppress(*batch_api.JSON_ERRORS):
         if msgspec.json.decode(body, type=str).lstrip("\ufeff \t\r\n").startswith(_CUT):
             return UNFINISHED, "the answer was cut off: its body is the beginning of an object, or of a stream"
@@ -350,7 +355,7 @@ def _no_object(body: msgspec.Raw) -> tuple[str, str]:
 
 
 def stands(outcome: Outcome) -> bool:
-    """True if an outcome belongs to a complete answer, good or bad. Such a row is not sent again unchanged."""
+    """True if an outcome is from a complete answer, good or bad. Such a row is not sent again unchanged."""
     if outcome.state is not RequestState.FAILED:
         return True
     return outcome.is_answer and (outcome.error_code in BAD_ANSWERS or outcome.error_code == INVALID)
@@ -363,13 +368,13 @@ def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:
 
 
 def ambiguous(seq: int, told: str) -> Outcome:
-    """Return the outcome of a row to which lines with an ambiguous id may belong."""
+    """Return the outcome of a row if a line with an ambiguous id may belong to it."""
     message = f"its batch's results name {told!r}, which may mean this row or another one: nothing was guessed"
     return Outcome(seq, RequestState.FAILED, error_code=AMBIGUOUS, error_message=_short(message))
 
 
 def unrecognised(seq: int, told: str) -> Outcome:
-    """Return the outcome of a row whose batch came back with unknown ids."""
+    """Return the outcome of a row if its batch's results have only unknown ids."""
     message = f"none of its batch's results has an id that was sent (one has {told!r}); a retry would be billed again"
     return Outcome(seq, RequestState.FAILED, error_code=UNRECOGNISED, error_message=_short(message))
 
@@ -417,14 +422,17 @@ def _ended(
 
 
 def refused(said: Outcome, line: batch_api.ResultLine) -> RowRefusal:
-    """Return why a failed row has no answer; our own code for an answer that its server did not finish."""
+    """Return the reason why a failed row has no answer.
+
+    The reason is our own code if the server did not finish the answer.
+    """
     if said.error_code == UNFINISHED:
         return RowRefusal(None, UNFINISHED, None, None)
     return refusal(line)
 
 
 def refusal(line: batch_api.ResultLine) -> RowRefusal:
-    """Return why a line has no answer; an empty reason if the line has an answer."""
+    """Return the reason why a line has no answer. The reason is empty if the line has an answer."""
     response = line.response
     status = response.status_code if response else None
     if status is not None and 200 <= status < 300:

@@ -1,7 +1,8 @@
-"""Decides which data of finished jobs to remove, by `[retention]`, and why the rest stays. Pure.
+"""Retention: which data of finished jobs to remove, by `[retention]`, and why other data stays. Pure.
 
-A job's files go first, its rows and its ledger lines later: reports reach further back than results. Data that a kept
-job's rows refer to stays, however old it is: a carried answer is stored in the job that first received it.
+A job's files are removed first, its rows and its ledger lines later: reports reach further back than results. Data
+that a kept job's rows refer to stays, however old it is. For example, a carried answer is stored in the job that
+first received it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from orchestrator.core.model import JobId
 from orchestrator.settings.config import Retention
 
 Carriers = Mapping[JobId, Mapping[JobId, int]]
-"""For each job that owns answers: the jobs that carry some of them, with their numbers of rows."""
+"""For each job that owns answers, the jobs that use some of the answers, each with its number of rows."""
 
 
 class JobFate(StrEnum):
@@ -33,8 +34,8 @@ class JobFate(StrEnum):
 class Leaving(Struct, frozen=True):
     """A job and its data in the home.
 
-    `ended_at` is None while it is unfinished. `is_run` is true if it ran to its end (not cancelled, not failed),
-    `cleared` if its files were removed before. `bytes` is the size of its existing files.
+    `ended_at` is None while the job is unfinished. `is_run` is True if the job ran to its end (not cancelled, not
+    failed). `cleared` is True if its files were removed earlier. `bytes` is the size of its existing files.
     """
 
     job_id: JobId
@@ -47,7 +48,7 @@ class Leaving(Struct, frozen=True):
 
 
 class RetentionVerdict(Struct, frozen=True):
-    """The fate of a job, the reason, and the bytes of files that this frees."""
+    """The fate of a job, the reason, and the bytes of files that are freed."""
 
     job_id: JobId
     fate: JobFate
@@ -56,7 +57,10 @@ class RetentionVerdict(Struct, frozen=True):
 
 
 def counts_since(now: datetime) -> datetime:
-    """Return the earliest time whose bookings may count in a current budget period: this month, by local clocks."""
+    """Return the earliest time whose bookings may count in a current budget period.
+
+    This is the start of the month by local clocks, or two days ago if that is earlier.
+    """
     first = now.astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
     # On the first of a month, the current night began in the month before.
     return min(first.astimezone(UTC), now - timedelta(days=2))
@@ -68,7 +72,8 @@ def plan(
 ) -> list[RetentionVerdict]:  # fmt: skip
     """Return the verdict on each job, newest first.
 
-    `booked` are jobs with a cost that counts in a current budget period; `used_bytes` is the home's present size.
+    `booked` are jobs with a cost that counts in a current budget period. `used_bytes` is the present size of the
+    home.
     """
     ordered = sorted(jobs, key=lambda job: (job.created_at, job.job_id), reverse=True)
     # Until its own turn, a job counts as keeping its files.
@@ -101,7 +106,7 @@ def _kept_jobs(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, s
 
 
 def _carrier_words(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> str | None:
-    """Describe the kept job whose rows have answers stored in this job; None if there is no such job."""
+    """Describe the kept jobs whose rows use answers stored in this job. Returns None if there is no such job."""
     held = {other: rows for other, rows in carriers.get(job.job_id, {}).items() if other in keeping}
     if not held:
         return None
@@ -136,7 +141,7 @@ def _make_room(
     newest_first: Sequence[Leaving], verdicts: dict[JobId, RetentionVerdict], carriers: Carriers, keeping: set[JobId],
     shielded: Mapping[JobId, str], most: int, used: int,
 ) -> None:  # fmt: skip
-    """Remove files early, oldest first, until the home takes at most `most` bytes."""
+    """Mark files for early removal, oldest first, until the home takes at most `most` bytes."""
     left = [job for job in reversed(newest_first) if job.job_id in keeping and job.job_id not in shielded]
     while used > most:
         # Removing a job may free an older job whose answers it carried, so each search begins with the oldest job.

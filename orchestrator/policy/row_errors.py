@@ -1,8 +1,8 @@
 """Fate of failed rows and refused batches: one table for all providers. Pure.
 
-The provider's word (`code` or `type`) selects the rule, else its message, else the HTTP status. The order of
-RULES matters: a 429 with the code `insufficient_quota` is an empty account, not a rate limit. The page for users is
-docs/reference/row-errors.md, which a test compares with this table.
+The provider's word (`code` or `type`) selects the rule, otherwise the message, otherwise the HTTP status. The order
+of RULES matters: a 429 with the code `insufficient_quota` is an empty account, not a rate limit. The page for users
+is docs/reference/row-errors.md, which a test compares with this table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from orchestrator.core.refusal_words import (
 from orchestrator.core.refused_fields import FieldFault, RefusedField
 
 MOST_READ = 2000
-"""Characters of a message that are examined."""
+"""Maximum number of characters of a message that are examined."""
 
 
 class Disposition(StrEnum):
@@ -47,9 +47,9 @@ class Disposition(StrEnum):
 
 
 class Rule(Struct, frozen=True):
-    """One kind of failure. `code` is our name for it; `why` and `advice` are sentences for the user.
+    """One kind of failure. `code` is our name for it. `why` and `advice` are sentences for the user.
 
-    The rule holds if the provider's word is in `words`, the message matches `says`, or the status is in `statuses`.
+    The rule applies if the provider's word is in `words`, the message matches `says`, or the status is in `statuses`.
     """
 
     code: str
@@ -194,7 +194,7 @@ FAILED = Rule(
 
 SWAPPED, UNPROVEN = "swapped_answer", "unproven_answer"
 QUARANTINED = frozenset({SWAPPED, UNPROVEN})
-"""Answers that a person has to judge: their rows are not asked again, and the model is not to blame."""
+"""Codes of answers that a person has to judge. Their rows are not sent again, and the model is not to blame."""
 BAD_ANSWERS = {
     "truncated": ("the answer reached `max_tokens` before it was complete", "raise `max_tokens`"),
     "endless_blanks": (
@@ -238,11 +238,11 @@ BAD_ANSWERS = {
         "check that the model makes embeddings, and that it takes `dimensions`",
     ),
 }
-"""Faults of paid answers: reason and advice, by the row's error code."""
+"""Faults of paid answers: (reason, advice) by the row's error code."""
 
 
 class RowVerdict(Struct, frozen=True):
-    """The fate of a row. `code` names the failure, and classifying it again gives the same verdict.
+    """The fate of a row. `code` names the failure; classifying `code` again gives the same verdict.
 
     `rule` is the code of the matching rule.
     """
@@ -296,13 +296,13 @@ _ACCOUNT_STATUSES = frozenset(status for status, rule in _BY_STATUS.items() if r
 _FORBIDDEN = 403
 _PASSES = (Disposition.RETRY, Disposition.WAIT)
 _OURS = frozenset({"budget_exhausted", "part_failed", "too_few_rows"})
-"""Our own codes for rows that were never fully asked."""
+"""Our own codes for rows that were not sent, or only in part."""
 
 
 def is_account(status: int | None, *words: str | None, names_field: bool = False) -> bool:
     """True if a refusal is about the account, by its status or by the provider's words for it (code, type).
 
-    `names_field` says that the refusal names a field of the request: then a 403 is about the request.
+    `names_field` says that the refusal names a field of the request. A 403 is then about the request.
     """
     statuses = _ACCOUNT_STATUSES - {_FORBIDDEN} if names_field else _ACCOUNT_STATUSES
     if status in statuses:
@@ -311,7 +311,7 @@ def is_account(status: int | None, *words: str | None, names_field: bool = False
 
 
 def is_passing(code: str | None) -> bool:
-    """True if the cause of a failure may go away by itself, so that another night should retry the row."""
+    """True if the cause of a failure may go away by itself. Another night should then retry the row."""
     if code is None or code in _OURS:
         return code is not None
     for rule, known, _ in _MATCHERS:
@@ -323,12 +323,12 @@ def is_passing(code: str | None) -> bool:
 
 
 def _rule_of(status: int) -> Rule:
-    """Return the rule for a status; an unknown 4xx is the row's fault, any other status the backend's."""
+    """Return the rule for a status. An unknown 4xx is the row's fault; any other unknown status is the backend's."""
     return _BY_STATUS.get(status, REFUSED if 400 <= status < 500 else FAILED)
 
 
 TOO_LATE = ("batch_expired", "the deadline passed before the row ran")
-"""Code and message for rows that a missed deadline leaves behind."""
+"""Code and message for rows that are unanswered at a missed deadline."""
 
 
 def cancelled(job: Job) -> tuple[str, str]:
@@ -342,8 +342,9 @@ def classify(
 ) -> RowVerdict:
     """Return the verdict on a row that failed with this HTTP status and error object. Never raises.
 
-    `kind` is the error's `type`. `refused` is the field of the request that the error names, if any: then the request
-    is the cause, not the account. An unknown 4xx is the row's fault, any other unknown error the backend's.
+    `kind` is the error's `type`. `refused` is the field of the request that the error names, or None. If it is set,
+    the request is the cause, not the account. An unknown 4xx is the row's fault; any other unknown error is the
+    backend's.
     """
     words = {plain(code), plain(kind)}
     if refused is not None and not words & _ACCOUNT:
@@ -368,6 +369,6 @@ def _verdict(rule: Rule, code: str) -> RowVerdict:
 
 
 def _status_in(code: str | None) -> int | None:
-    """Return the status given as a code: vLLM's `404`, our own `http_404`."""
+    """Return the HTTP status that a code contains, as in vLLM's `404` or our own `http_404`, or None."""
     found = re.fullmatch(r"(?:http_)?([1-9]\d\d)", code or "")
     return int(found[1]) if found else None

@@ -1,9 +1,9 @@
-"""Times of a schedule's nights: when a night is due, which night a moment belongs to, its deadline, and its start.
+"""Times of a schedule's nights: when a night is due, its deadline, its start, and the night of a given moment.
 
-A night is named by a date in the schedule's time zone, one per date; if a schedule comes several times a day, by date
-and time. Cron gives wall-clock times; this module maps them to instants. A time that the clocks skip is moved forward
-by the length of the gap; for a time that they show twice, the first counts. If cron names every hour, skipped hours
-do not come and repeated hours come twice, so that hourly schedules stay hourly.
+A night is named by a date in the schedule's time zone, one night per date. If a schedule runs several times a day, a
+night is named by date and time. Cron gives wall-clock times; this module maps them to instants. A time that the
+clocks skip is moved forward by the length of the gap. Of a time that the clocks show twice, the first counts. If cron
+names every hour, hourly schedules stay hourly: skipped hours are left out, and repeated hours run twice.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ from orchestrator.core.zones import zone_of
 from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger
 
 ON_TIME = timedelta(minutes=15)
-"""A night found at most this late counts as on time: while a daemon builds a job, it does not look for nights."""
+"""Maximum lateness of a night that counts as on time. While a daemon builds a job, it does not look for nights."""
 LOOK_BACK = LONGEST
-"""Missed nights longer ago than this are not recorded."""
+"""Missed nights older than this are not recorded."""
 MOST_MISSED = 100
-"""Maximum number of missed runs that are recorded for a schedule with several runs a day: the newest ones."""
+"""Maximum number of missed runs to record for a schedule with several runs a day. The newest are recorded."""
 OFTEN_BACK = timedelta(days=1)
-"""If a schedule runs several times a day, missed runs are recorded only if they are newer than this, or than its
-grace."""
+"""Maximum age of recorded missed runs if a schedule runs several times a day. A longer grace replaces this."""
 _DAY, _HOURS = timedelta(days=1), timedelta(hours=4)
 _AGAIN = "+"
-"""Suffix of a run's time if the clocks show that time for the second time."""
+"""Suffix of a run's time when the clocks show that time for the second time."""
 
 
 Key = tuple[date, str]
-"""Identifies a run: a date, and the time of day for several runs a date, else ""."""
+"""Key of a run: its date, and its time of day if there are several runs a day, otherwise ""."""
 
 
 class DueNight(Struct, frozen=True):
-    """A night that is due; `slot` is the time of day if there are several runs per day, else empty."""
+    """A night that is due. `slot` is the time of day if there are several runs a day, otherwise empty."""
 
     night: date
     at: datetime
@@ -49,7 +48,7 @@ class DueNight(Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """The key that identifies the night."""
+        """Key of the night: its date and slot."""
         return self.night, self.slot
 
     @property
@@ -59,8 +58,9 @@ class DueNight(Struct, frozen=True):
 
 
 class NightVerdict(Struct, frozen=True):
-    """The verdict on a due night, with its reason: `running` (begin now), `due` (wait), or the state in which it
-    ends.
+    """The verdict on a due night, with its reason.
+
+    `state` is `running` (begin now), `due` (wait), or the state in which the night ends.
     """
 
     state: NightState
@@ -68,9 +68,9 @@ class NightVerdict(Struct, frozen=True):
 
 
 def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
-    """Return the instant (UTC) of a night's deadline: `8h` and `06:00` count from when the night is due.
+    """Return the instant (UTC) of a night's deadline. `8h` and `06:00` count from the time the night is due.
 
-    An ISO time stands for itself, in `zone` if it names no zone. Raises InputError.
+    An ISO time is taken as it is, in `zone` if it names no zone. Raises InputError if `text` is not a deadline.
     """
     if (seconds := seconds_of(text)) is not None:
         try:
@@ -90,26 +90,32 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
 
 
 def check_deadline(text: str) -> None:
-    """Raise InputError unless a deadline can hold for every night."""
+    """Raise InputError if a deadline cannot apply to every night."""
     if seconds_of(text) is None and not re.fullmatch(r"\d{1,2}:\d{2}", text):
         raise InputError(f"{text!r} is not a deadline for every night; write 06:00, or 8h from when the night is due")
     deadline_at(text, datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"))
 
 
 def look_back(schedule: Schedule) -> timedelta:
-    """Return how far back missed nights are recorded."""
+    """Return the maximum age of missed nights that are recorded."""
     return min(LOOK_BACK, max(OFTEN_BACK, schedule.grace)) if comes_often(schedule.cron) else LOOK_BACK
 
 
 def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[DueNight]:
-    """Return the nights due since the schedule began, oldest first, without the `known` nights."""
+    """Return the nights due since the schedule began, oldest first, without the `known` nights.
+
+    Nights older than `look_back` are left out. Of a schedule with several runs a day, only the newest `MOST_MISSED`
+    are returned.
+    """
     began = max(schedule.since, now - look_back(schedule))
     found = [one for one in _between(schedule, began, now) if one.key not in known]
     return found[-MOST_MISSED:] if comes_often(schedule.cron) else found
 
 
 def next_due(schedule: Schedule, now: datetime) -> DueNight | None:
-    """Return the first night after `now`; None if it is years away, or if the schedule follows another schedule."""
+    """Return the first night after `now`. Returns None if it is years away, or if the schedule follows another
+    schedule.
+    """
     if schedule.after is not None:
         return None
     for days in (2, 40, 400, 3000):
@@ -119,7 +125,9 @@ def next_due(schedule: Schedule, now: datetime) -> DueNight | None:
 
 
 def last_due(schedule: Schedule, moment: datetime) -> DueNight | None:
-    """Return the last night due before a moment, to which the moment belongs; None if over a year ago."""
+    """Return the night to which a moment belongs: the last night due before it. Returns None if that was over a year
+    ago.
+    """
     for days in (0.1, 2, 40, 400):
         if found := list(_between(schedule, moment - timedelta(days=days), moment)):
             return found[-1]
@@ -136,9 +144,9 @@ def verdict(
     deadline: datetime | None,
     running: str | None,
 ) -> NightVerdict:
-    """Judge a night that was found due at `found_at` and has not begun.
+    """Return the verdict on a night that was found due at `found_at` and has not begun.
 
-    `newest` is the schedule's latest due night; `running` names an unfinished job of the same file.
+    `newest` is the schedule's latest due night. `running` names an unfinished job of the same file, or is None.
     """
     late, found_late = now - one.at, found_at - one.at
     if one.key != newest.key and one.at < newest.at:
@@ -163,17 +171,19 @@ def verdict(
 
 
 def local(schedule: Schedule, at: datetime) -> str:
-    """Return an instant in the schedule's time zone, for display."""
+    """Format an instant in the schedule's time zone."""
     return at.astimezone(zone_of(schedule.tz)).strftime("%a %Y-%m-%d %H:%M")
 
 
 def other_zone(schedule: Schedule, at: datetime) -> str | None:
-    """Return the schedule's time zone if its clocks differ from this machine's at `at`."""
+    """Return the schedule's time zone if its clocks differ from this machine's at `at`, otherwise None."""
     return None if at.astimezone(zone_of(schedule.tz)).utcoffset() == at.astimezone().utcoffset() else schedule.tz
 
 
 def ahead(schedule: Schedule, at: datetime, now: datetime, zone: str | None = None) -> str:
-    """Return a future instant by the schedule's clocks, for display, followed by the name `zone` if given."""
+    """Format a future instant in the schedule's time zone, with the time until then. Includes the name `zone` if
+    given.
+    """
     return f"{' '.join(filter(None, (local(schedule, at), zone)))}, in {_length(at - now)}"
 
 
@@ -184,7 +194,7 @@ def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[D
 
 
 def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:
-    """Yield the nights between two moments and some around them, in wall-clock order."""
+    """Yield the nights between two moments, and some nights before and after, in wall-clock order."""
     zone, fires = zone_of(schedule.tz), trigger(schedule.cron)
     often = comes_often(schedule.cron)
     every_hour = often and schedule.cron.split()[1].startswith("*")

@@ -1,4 +1,4 @@
-"""Finds the document's text in a request, and returns the parts of the document that the request contains. Pure."""
+"""Position of the document's text in a request, and the parts of the document that the request contains. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from orchestrator.policy.request_bodies import messages_of
 
 
 class TextAt(NamedTuple):
-    """The characters of a question from `start` up to `end` that are the document's text.
+    """Position of the document's text in a question: from `start` up to but excluding `end`.
 
-    `page` is its first page, None if the document has no pages. `by_ocr` is True if some pages were read by OCR.
+    `page` is the text's first page, or None if the document has no pages. `by_ocr` is True if some pages were read by
+    OCR.
     """
 
     start: int
@@ -25,7 +26,7 @@ class TextAt(NamedTuple):
 
     @staticmethod
     def read(stored: str) -> TextAt:
-        """Parse the form that a row stores. Raises JSON_ERRORS."""
+        """Parse the form that a row stores. Raises JSON_ERRORS if it is invalid."""
         return _decode_at(stored)
 
     def __str__(self) -> str:
@@ -44,9 +45,9 @@ _decode_line = json_decoder(_Line).decode
 
 
 def text_range(question: str, text: str, without_text: str) -> tuple[int, int]:
-    """Return the range of a document's text in a question; `without_text` is the same question without it.
+    """Return the range of a document's text in a question. `without_text` is the same question without the text.
 
-    If the prompt changes the text, the text is what differs between both questions.
+    If the prompt changes the text, the range is the part in which the two questions differ.
     """
     start = question.find(text)
     if start >= 0:
@@ -61,7 +62,7 @@ def _common_length(one: str, other: str) -> int:
 
 
 def question_text(messages: list[dict[str, Any]]) -> str:
-    """Return the text of a user's first message, after its pictures; empty if missing."""
+    """Return the text of the first user message, after its pictures. Empty if there is no such text."""
     for message in messages:
         content = message.get("content")
         if message.get("role") == "user":
@@ -75,7 +76,9 @@ def _last_text(parts: Any) -> str:
 
 
 def sent_document(line: bytes, text_at: str, part: int | None = None) -> SentDocument | None:
-    """Return the document's part of a request line, None if unreadable. `text_at` is as a row stores it."""
+    """Return the document's text in a request line, or None if unreadable. `text_at` has the form that a row
+    stores.
+    """
     try:
         messages, at = messages_of(_decode_line(line).body), TextAt.read(text_at)
     except JSON_ERRORS:
@@ -88,7 +91,7 @@ def sent_document(line: bytes, text_at: str, part: int | None = None) -> SentDoc
 
 
 def joined(documents: list[SentDocument]) -> SentDocument:
-    """Return the parts of a document as one."""
+    """Join the sent parts of a document into one."""
     texts = tuple(text for document in documents for text in document.texts)
     has_pictures = any(document.has_pictures for document in documents)
     return SentDocument(texts, has_pictures, any(document.by_ocr for document in documents))

@@ -1,4 +1,4 @@
-"""Cuts rows into shards: in order, with as many rows as one batch may hold. Pure."""
+"""Division of rows into shards: in order, with as many rows as one batch may hold. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from orchestrator.core.batch_api import EMBEDDINGS
 
 
 class WaitingRow(msgspec.Struct, frozen=True):
-    """A row that waits for a shard; `length` is its line in bytes, without newline.
+    """A row that waits for a shard. `length` is the length of its line in bytes, without newline.
 
-    `tokens` estimates the prompt, and `inputs` counts the texts of an embedding row. `max_output` is the maximum
-    tokens of the answer, None without a bound. `attempts` counts the batches that the row was part of.
+    `tokens` is an estimate for the prompt, and `inputs` counts the texts of an embedding row. `max_output` is the
+    maximum tokens of the answer, or None without a bound. `attempts` counts the batches that the row was part of.
     """
 
     seq: int
@@ -31,7 +31,7 @@ class WaitingRow(msgspec.Struct, frozen=True):
 class Range(Struct, frozen=True):
     """The waiting rows of one endpoint and model with `first <= seq <= last`.
 
-    `bytes`, `tokens`, `inputs` and `max_output` are sums; `max_output` is None if a row has no bound. `attempts` is
+    `bytes`, `tokens`, `inputs` and `max_output` are sums. `max_output` is None if a row has no bound. `attempts` is
     the maximum over the rows.
     """
 
@@ -107,12 +107,12 @@ def pack(
     slack: int = 0,
     fits: Callable[[int, int | None], bool] | None = None,
 ) -> Iterator[Range]:
-    """Cut rows, which must be sorted by (endpoint, model, seq), into ranges within the limits.
+    """Divide rows into ranges within the limits. The rows must be sorted by (endpoint, model, seq).
 
-    `slack` is how many bytes a line may grow when the model's name is put in. `max_inputs` holds for embeddings only.
-    `fits(prompt tokens, maximum answer tokens)` says whether a budget covers a range. A row that exceeds a limit by
-    itself gets its own range, so that the backend's refusal concerns only that row. A range with fewer than
-    `min_rows` rows takes rows from the range before, if that range can spare them.
+    `slack` is the number of bytes by which a model's name may lengthen a line. `max_inputs` applies to embeddings
+    only. `fits(prompt tokens, maximum answer tokens)` says whether a budget covers a range. A row that exceeds a
+    limit by itself gets its own range, so that the backend refuses only that row. A range with fewer than `min_rows`
+    rows takes rows from the previous range if that range can spare them.
     """
     before: _Open | None = None
     for open_ in _cut(rows, min_rows, max_rows, max_bytes, max_tokens, max_inputs, slack, fits):

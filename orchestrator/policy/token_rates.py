@@ -1,4 +1,4 @@
-"""The cost of an answer's tokens at given rates; each token is counted once. Pure."""
+"""Cost of an answer's tokens at given rates. Each token is counted once. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _MILLION = Decimal(1_000_000)
 class TokenRates(Struct, frozen=True):
     """Dollars per million tokens, `request` dollars for each request, and `search` dollars for each web search.
 
-    If None, `cached` and `cache_write` cost the same as `input`, `reasoning` as `output`, `cache_write_1h` as
-    `cache_write`, audio and pictures as other tokens; `output` and `search` have no price.
+    A rate that is None has a substitute: `cached` and `cache_write` cost the same as `input`, `reasoning` as
+    `output`, and `cache_write_1h` as `cache_write`. Audio and pictures cost the same as other tokens. If `output` or
+    `search` is None, there is no price.
     """
 
     input: Decimal
@@ -41,9 +42,9 @@ class TokenRates(Struct, frozen=True):
 class TierPrice(Struct, frozen=True, dict=True):
     """A model's token prices at one tier, with their source.
 
-    `by_prompt` has `(mark, rates)`, the highest mark first. If a row's prompt has more tokens than a mark, each of
-    its tokens costs that mark's rates, times `factor`. The last mark is -1. `search` is the price of a web search at
-    the standard tier, for rates without one.
+    `by_prompt` has `(mark, rates)`, the highest mark first; the last mark is -1. If a row's prompt has more tokens
+    than a mark, all its tokens cost that mark's rates, times `factor`. `search` is the price of a web search at the
+    standard tier, for rates that have no price for it.
     """
 
     by_prompt: tuple[tuple[int, TokenRates], ...]
@@ -53,7 +54,7 @@ class TierPrice(Struct, frozen=True, dict=True):
     search: Decimal | None = None
 
     def cached_as(self, other: TierPrice) -> TierPrice:
-        """Return these prices, with cached tokens at the other's price."""
+        """Return these prices, but with `other`'s prices for cached tokens."""
         theirs = {mark: per.cached for mark, per in other.by_prompt}
         plain = other.by_prompt[-1][1].cached
         by_prompt = tuple(
@@ -63,7 +64,9 @@ class TierPrice(Struct, frozen=True, dict=True):
         return replace(self, by_prompt=by_prompt)
 
     def price(self, usage: Usage, rows: int = 1) -> Price:
-        """Return the price of these tokens, in this many rows of one size. Raises InputError for unpriced output."""
+        """Return the price of these tokens in `rows` rows of equal size. Raises InputError if output tokens have no
+        price.
+        """
         place = 0
         while usage.input_tokens <= self.by_prompt[place][0] * rows:
             place += 1
@@ -88,8 +91,10 @@ class TierPrice(Struct, frozen=True, dict=True):
 
     @cached_property
     def _whole_picos(self) -> list[tuple[int, int, int] | None]:
-        """The price by mark of an input token, an output token and a request, in 1e-12 dollars; None if a price is
-        missing or not a whole number. Products of these integers take a third of the time of Decimals.
+        """Prices of an input token, an output token and a request for each mark, in 1e-12 dollars.
+
+        The entry is None if a price is missing or not a whole number. Products of integers take a third of the time
+        of Decimals.
         """
         found: list[tuple[int, int, int] | None] = []
         for _, per in self.by_prompt:
@@ -114,7 +119,7 @@ class TierPrice(Struct, frozen=True, dict=True):
         return found
 
     def check(self, endpoint: str) -> None:
-        """Raise InputError if the answers of an endpoint have tokens without a known price."""
+        """Raise InputError if the endpoint's answers have output tokens and no output price is known."""
         if endpoint not in WITHOUT_OUTPUT and self.by_prompt[-1][1].output is None:
             raise self._no_output()
 
@@ -134,7 +139,9 @@ class TierPrice(Struct, frozen=True, dict=True):
 
 
 def _input_cost(per: TokenRates, usage: Usage) -> Decimal:
-    """Return a million times the dollars for input: each token once, at the price of its kind."""
+    """Return the cost of input tokens, in millionths of a dollar. Each token counts once, at the price of its
+    kind.
+    """
     cached, written, lasting = usage.cached_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens
     left = usage.input_tokens - cached - written
     write = per.input if per.cache_write is None else per.cache_write
@@ -145,7 +152,7 @@ def _input_cost(per: TokenRates, usage: Usage) -> Decimal:
 
 
 def _output_cost(per: TokenRates, each: Decimal, usage: Usage) -> Decimal:
-    """Return a million times the dollars for output."""
+    """Return the cost of output tokens, in millionths of a dollar."""
     thought = usage.reasoning_tokens
     left = usage.output_tokens - thought
     cost = thought * (each if per.reasoning is None else per.reasoning)
@@ -154,7 +161,7 @@ def _output_cost(per: TokenRates, each: Decimal, usage: Usage) -> Decimal:
 
 
 def _cost_by_kind(left: int, each: Decimal, kinds: Iterable[tuple[int, Decimal | None]]) -> Decimal:
-    """Return the cost of tokens at the price of their kind, or at `each` for kinds without a price."""
+    """Return the cost of tokens by kind. Kinds without a price cost `each` per token."""
     cost = Decimal(0)
     for count, price in kinds:
         if count and price is not None:

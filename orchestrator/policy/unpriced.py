@@ -1,4 +1,4 @@
-"""Parts of an answer's use that no price covers: calls of a provider's tools, and odd counts. Pure."""
+"""Usage in an answer that no price covers: calls of a provider's tools, and unusual counts. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from orchestrator.core.json_decoders import json_decoder
 _CALLS = (
     "web_search_call", "x_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",
 )  # fmt: skip
-"""Items of a response for which OpenAI and xAI bill besides the tokens."""
+"""Items of a response that OpenAI and xAI bill in addition to the tokens."""
 _COUNTS = (
     "num_server_side_tools_used", "num_sources_used", "citation_tokens", "prompt_audio_seconds", "web_search_calls",
     "x_search_calls", "file_search_calls", "code_interpreter_calls", "image_generation_calls",
     "document_search_calls", "code_execution_requests", "tool_calls_executed", "video_tokens", "iteration_tokens",
 )  # fmt: skip
-"""Counts billed besides the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter, Anthropic."""
+"""Counts that xAI, Perplexity, Mistral, OpenRouter or Anthropic bill in addition to the tokens, or at another
+price.
+"""
 _TOOLS = "executed_tools"
 """Field in which Groq's compound systems list the tools and models that they called."""
 _KNOWN = frozenset(
@@ -44,10 +46,10 @@ _find_total = re.compile(rb'"total_tokens"\s*:\s*(\d{1,9})').search
 _names = re.compile(rb'"(\w+)"\s*:').findall
 _DIGITS = b"0123456789"
 _plain_usages: set[bytes] = set()
-"""Usages with known counts only, without their digits. Most answers have one of a few shapes."""
+"""Usages that have only known counts, with their digits removed. Most answers have one of a few shapes."""
 MOST_SHAPES, MOST_SHAPE = 256, 1_000
 UNCOUNTED = "uncounted_tokens"
-"""Our name for tokens that only the total of a usage counts, such as Gemini's thoughts in OpenAI's API."""
+"""Our name for tokens that only a usage's total includes, such as Gemini's thoughts in OpenAI's API."""
 
 
 class _Body(msgspec.Struct):
@@ -60,10 +62,10 @@ _decode = json_decoder(_Body).decode
 
 
 def may_have_unpriced(text: bytes | msgspec.Raw, counted: int = 0) -> bool:
-    """True if a body, or a line with a body, must be decoded to find unpriced use.
+    """True if a body, or a line with a body, must be decoded to find usage without a price.
 
-    `counted` are the tokens of prompt and answer, 0 if they are not known. Most answers name no tools and have one
-    usage of a known shape, so they are not decoded.
+    `counted` is the number of prompt and answer tokens, or 0 if unknown. Most answers name no tools and have a usage
+    of a known shape, so they are not decoded.
     """
     text = bytes(text)
     if b'_call"' in text or _TOOLS.encode() in text:
@@ -94,9 +96,9 @@ def _has_own_price(count: str) -> bool:
 
 
 def unpriced(body: bytes | msgspec.Raw, counted: int = 0) -> tuple[str, ...]:
-    """Return the sorted names of the parts of an answer's use that have no price. Never raises.
+    """Return the sorted names of an answer's usage that has no price. Never raises.
 
-    `counted` is as in `may_have_unpriced`. Most answers have no such part.
+    `counted` is as in `may_have_unpriced`. Most answers have no such usage.
     """
     if not may_have_unpriced(body, counted):
         return ()

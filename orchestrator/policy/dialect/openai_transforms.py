@@ -1,4 +1,4 @@
-"""Rules of OpenAI's model families that need more than a table line. Pure."""
+"""Rules for OpenAI's model families that do not fit on a table line. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reasons(draft: Draft) -> bool:
 
 
 def check_effort(draft: Draft) -> None:
-    """Note the loss of an effort that the model does not accept."""
+    """Note the loss of a reasoning effort that the model does not accept."""
     effort, known = _effort(draft), openai_reasoning(draft.model)
     if effort is None or effort in known.efforts:
         return
@@ -42,7 +42,7 @@ def check_effort(draft: Draft) -> None:
 
 
 def check_tools(draft: Draft) -> None:
-    """Note the loss of tools if the model reasons about this request. Reasoning by default counts."""
+    """Note the loss of tools if the model reasons about this request, even if only by default."""
     if draft.fields.get("tools") and reasons(draft):
         draft.lose("tools", f"takes tools at {CHAT} only with reasoning_effort none")
         if draft.drop:
@@ -51,7 +51,7 @@ def check_tools(draft: Draft) -> None:
 
 
 def bound_answer(draft: Draft) -> None:
-    """Lower an answer bound to the model's maximum, which no answer of the model exceeds."""
+    """Lower an answer bound above the model's maximum. No answer of the model exceeds the maximum."""
     most = openai_most_tokens(draft.model)
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         Bounded(name, most=most).apply(draft)
@@ -69,7 +69,10 @@ def check_included_logprobs(draft: Draft) -> None:
 
 
 def ask_without_json_mode(draft: Draft) -> None:
-    """Ask for a schema in the prompt, and note the loss of `json_object`. The model supports neither field."""
+    """Ask for a schema in the prompt, and note the loss of `json_object`.
+
+    For models that support neither schemas nor JSON mode.
+    """
     structured.ask_in_prompt(draft)
     for name, asked in ((structured.FIELD, draft.fields.get(structured.FIELD)), ("text", draft.fields.get("text"))):
         wanted = named(asked, "format") if name == "text" else asked

@@ -20,7 +20,7 @@ from orchestrator.policy.dialect.structured import FIELD, ask_for_an_object, sch
 _TYPES = {kind: kind.upper() for kind in ("object", "array", "string", "number", "integer", "boolean")}
 _KINDS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _KEPT = frozenset({"description", "minimum", "maximum", "minItems"})
-"""Keywords that are sent; other limits go into the description, and orch checks them."""
+"""Keywords that are sent unchanged. Other limits go into the description, and orch checks them."""
 _WORDS = frozenset({"description", "title", "default", "examples", "example"})
 Json = dict[str, Any]
 
@@ -30,20 +30,20 @@ class _NoFormError(Exception):
 
 
 def ask_gemini(draft: Draft) -> None:
-    """Ask for any JSON, with the schema in the prompt, if the schema has no form in OpenAPI's subset."""
+    """If the schema has no form in OpenAPI's subset, put it in the prompt and ask for any JSON."""
     asked = schema_of(draft)
     if asked is not None and openapi_schema(asked["schema"]) is None:
         ask_for_an_object(draft)
 
 
 def openapi_schema(schema: Json) -> Json | None:
-    """Return a schema in OpenAPI's subset that allows the same answers, or None."""
+    """Return a schema in OpenAPI's subset, or None if the subset cannot express it."""
     return _converted(msgspec.json.encode(schema))
 
 
 @lru_cache(maxsize=64)
 def _converted(schema: bytes) -> Json | None:
-    """Convert an encoded schema. Rows of a task share their schema, so the result is cached."""
+    """Convert an encoded schema. The result is cached, because the rows of a task share their schema."""
     try:
         return _node(plain_schema(msgspec.json.decode(schema), FIELD))
     except (InputError, _NoFormError):

@@ -11,13 +11,15 @@ Json = dict[str, Any]
 
 
 def plain_schema(schema: Json, field: str) -> Json:
-    """Return a plain schema for the same answers. Raises InputError for recursive or unresolvable references."""
+    """Return a plain schema that allows the same answers. Raises InputError for recursive or unresolvable
+    references.
+    """
     found: Json = _plain(schema, schema, field, ())
     return found
 
 
 def _plain(part: Any, root: Json, field: str, within: tuple[str, ...], *, is_named: bool = False) -> Any:
-    """Return a part of a schema in plain form. If `is_named`, the part's keys are names of properties."""
+    """Return a part of a schema in plain form. If `is_named`, the keys of `part` are property names."""
     if isinstance(part, list):
         return [_plain(one, root, field, within) for one in part]
     if not isinstance(part, dict):

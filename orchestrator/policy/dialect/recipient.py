@@ -12,7 +12,7 @@ from msgspec import Struct
 LOCAL = "local"
 OTHER = "other"
 ANTHROPIC_CHAT = "anthropic-chat"
-"""Anthropic's OpenAI-compatible chat completions, meant for tests. Its Messages API is `anthropic`."""
+"""Anthropic's OpenAI-compatible chat completions, meant for tests. The provider `anthropic` is its Messages API."""
 
 _HOSTS = {
     "api.openai.com": "openai",
@@ -43,10 +43,14 @@ class Structured(StrEnum):
 
 
 class OwnRule(Struct, frozen=True):
-    """An entry under `dialect` of a backend in orch.toml: a rule for the models that match the glob `models`.
+    """A rule under `dialect` of a backend in orch.toml, for the models that match the glob `models`.
 
-    Exactly one other setting is given: `like` names a model with the same rules; `endpoint` the only available
-    endpoint; `structured` how JSON is requested; or, for `field`: `rename`, `at_least`, `at_most` or `refuse`.
+    Exactly one of these is set:
+
+    - `like`: a model with the same rules
+    - `endpoint`: the only endpoint available
+    - `structured`: the way to ask for JSON
+    - `field`, with `rename`, `at_least`, `at_most` or `refuse`
     """
 
     models: str = "*"
@@ -79,9 +83,10 @@ class TableLine(Protocol):
 
 
 class Recipient(Struct, frozen=True):
-    """A backend as the dialect sees it: provider, way to ask for JSON (None: the default), and the user's rules.
+    """A backend as the dialect sees it.
 
-    `table` has the rules of the backend's own package. The rules of `rules_by_model` always apply, too.
+    `structured` is the way to ask for JSON, or None for the default. `rules` are the user's rules. `table` has the
+    rules of the backend's own package. The rules of `rules_by_model` always apply as well.
     """
 
     provider: str = OTHER
@@ -95,7 +100,7 @@ UNKNOWN = Recipient()
 
 
 def provider_at(base_url: str, named: str | None = None) -> str:
-    """Return the provider at an address. `named`, the provider's name in orch.toml, has priority."""
+    """Return the provider at `base_url`. `named`, the provider's name in orch.toml, takes precedence."""
     if named is not None:
         return _CALLED.get(named, named)
     host = urlsplit(base_url).hostname or ""

@@ -25,7 +25,7 @@ NEUTRAL: Mapping[str, Any] = {
     "modalities": ["text"],
     "verbosity": "medium",
 }
-"""Default values of fields. Leaving out a field with its default changes nothing."""
+"""Default values of fields. A field with its default value can be left out without effect."""
 
 
 class Change(Protocol):
@@ -36,9 +36,10 @@ class Change(Protocol):
 
 
 class TableRule(Struct, frozen=True):
-    """A rule for `models` (a regular expression) at `providers`, with its `source` and the date it was `read`.
+    """A change for the models that match the regular expression `models` at `providers`.
 
-    The rule applies only at `endpoints` (empty: all), and only to drafts for which `when` is true (None: all).
+    `read` is the date on which `source` was read. The rule applies only at `endpoints` (empty: all), and only to
+    drafts for which `when` is true (None: all).
     """
 
     providers: Collection[str]
@@ -54,7 +55,7 @@ class TableRule(Struct, frozen=True):
         return provider in self.providers and re.match(self.models, plain_name(model)) is not None
 
     def apply(self, draft: Draft) -> None:
-        """Apply the change if endpoint and condition fit the draft. The caller has asked `holds_for`."""
+        """Apply the change if the draft meets `endpoints` and `when`. The caller has already checked `holds_for`."""
         if self.endpoints and draft.endpoint not in self.endpoints:
             return
         if self.when is None or self.when(draft):
@@ -62,7 +63,7 @@ class TableRule(Struct, frozen=True):
 
 
 class Renamed(Struct, frozen=True):
-    """The recipient's name for `field` is `to`."""
+    """The recipient's name for the field `field` is `to`."""
 
     field: str
     to: str
@@ -122,9 +123,9 @@ class OnlyValues(Struct, frozen=True):
 
 
 class Bounded(Struct, frozen=True):
-    """orch raises a number below `least`, and lowers a number above `most`.
+    """orch raises a number below `least` to `least`, and lowers a number above `most` to `most`.
 
-    For bounds of the answer length: a changed bound still limits the cost.
+    Meant for bounds of the answer length: a changed bound still limits the cost.
     """
 
     field: str
@@ -166,7 +167,7 @@ class NotMore(Struct, frozen=True):
 
 
 class NotTogether(Struct, frozen=True):
-    """The recipient refuses the second of two fields together with the first."""
+    """The recipient refuses the field `second` if `first` is present."""
 
     first: str
     second: str

@@ -39,10 +39,10 @@ DEEPEST = 10
 MOST_PROPERTIES = 5_000
 MOST_VALUES = 1_000
 MOST_TEXT = 120_000
-"""OpenAI's limits on a strict schema: levels, properties, enum values, and characters of names and values."""
+"""OpenAI's limits on a strict schema: depth, properties, enum values, and total characters of names and values."""
 BIG_ENUM = 250
 MOST_TEXT_OF_ONE = 15_000
-"""Maximum number of characters of the values of an enum with more than `BIG_ENUM` values."""
+"""Maximum total length, in characters, of the values of an enum with more than `BIG_ENUM` values."""
 
 
 class _NotStrictError(Exception):
@@ -60,10 +60,10 @@ class _Size(Struct):
 
 
 def strict_schema(schema: Mapping[str, Any], *, limits: bool = True) -> Schema | None:
-    """Return the strict form of a schema, or None.
+    """Return the strict form of a schema, or None if it has no strict form.
 
-    Optional properties become nullable. `limits` is True if the recipient accepts bounds of numbers and lists,
-    patterns and formats. Other limits go into descriptions, and orch checks them.
+    Optional properties become nullable. `limits` is True if the recipient accepts patterns, formats, and bounds of
+    numbers and lists. Other limits go into descriptions, and orch checks them.
     """
     try:
         return _Strict(limits).root(schema)
@@ -188,7 +188,10 @@ class _Strict:
 
 
 def _keep_possible_values(found: Schema) -> None:
-    """Remove values that the type forbids. Providers refuse such values, and no valid answer has them."""
+    """Remove enum values that the type forbids. Providers refuse them, and no valid answer has them.
+
+    Raises _NotStrictError if no value is left, or if `const` is forbidden.
+    """
     if "type" not in found:
         return
     kinds = set(found["type"] if isinstance(found["type"], list) else [found["type"]])

@@ -16,13 +16,13 @@ from orchestrator.policy.dialect.strict_schemas import has_limits, strict_schema
 
 FIELD = "response_format"
 FIELDS = frozenset({FIELD, "text"})
-"""The fields that ask for JSON: in chat completions, and in the Responses API."""
+"""Fields that ask for JSON: `response_format` in chat completions, `text` in the Responses API."""
 _TUNED = "ft:"
-"""Prefix of the names of OpenAI's fine-tuned models: their strict mode takes no limits, patterns or formats."""
+"""Prefix of OpenAI's fine-tuned models. Their strict mode accepts no limits, patterns or formats."""
 
 
 def schema_of(draft: Draft) -> Mapping[str, Any] | None:
-    """Return the schema of a chat completion's body, with its name and strictness, or None."""
+    """Return the `json_schema` of a chat completion's body (name, schema and strictness), or None."""
     asked = draft.fields.get(FIELD)
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
         return None
@@ -31,7 +31,7 @@ def schema_of(draft: Draft) -> Mapping[str, Any] | None:
 
 
 def ask_for(way: Structured, draft: Draft) -> None:
-    """Ask for the schema of a body in the given way."""
+    """Change a body to ask for its schema in the given way."""
     if draft.endpoint == RESPONSES:
         _ask_responses(way, draft)
         return
@@ -72,7 +72,7 @@ def ask_for_an_object(draft: Draft) -> None:
 def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
     """Convert the schema to its strict form. A schema without a strict form is sent but not enforced.
 
-    A schema that is not an object is stated only in the prompt, because providers refuse it in either form.
+    A schema that is not an object goes only into the prompt, because providers refuse it in either form.
     """
     asked = schema_of(draft)
     if asked is None or asked.get("strict") is not True:
@@ -93,7 +93,7 @@ def ask_strictly_without_limits(draft: Draft) -> None:
 def ask_strictly_or_for_an_object(draft: Draft) -> None:
     """Convert the schema to its strict form, for a recipient that refuses limits in any schema.
 
-    If a schema has limits and no strict form, the prompt shows the schema.
+    If a schema has limits but no strict form, ask for any JSON and put the schema in the prompt.
     """
     asked = schema_of(draft)
     if asked is not None and strict_schema(asked["schema"], limits=False) is None and has_limits(asked["schema"]):

@@ -27,7 +27,9 @@ _BOUNDS = frozenset({"max_completion_tokens", "max_output_tokens"})
 _CHAT_BOUNDS = ("max_tokens", "max_completion_tokens")
 _RESPONSES_BOUNDS = ("max_output_tokens",)
 _GRAMMARS = frozenset({"structured_outputs", "grammar", "json_schema", "regex", "ebnf"})
-"""Fields of vLLM, llama.cpp and SGLang that set an answer's form. These servers refuse or ignore a second form."""
+"""Fields of vLLM, llama.cpp and SGLang that constrain an answer's form. The servers refuse or ignore a second
+constraint.
+"""
 _REPLACING = _BOUNDS | _GRAMMARS
 CACHE_SIZE = 256
 """Maximum number of conversions that a dialect caches, one per set of fields."""
@@ -57,9 +59,9 @@ class _Conversion(Struct, frozen=True):
 
 
 class Dialect:
-    """Converts requests for the endpoint `asked_at` to what a model at a recipient accepts.
+    """Converts requests for the endpoint `asked_at` into requests that a model at a recipient accepts.
 
-    `name` is the recipient's name for the model, and `refused` names the fields that the model has refused.
+    `name` is the recipient's name for the model. `refused` names the fields that the model has refused.
     """
 
     def __init__(self, recipient: Recipient, name: str, asked_at: str, refused: frozenset[str] = frozenset()) -> None:
@@ -81,11 +83,13 @@ class Dialect:
         return self._draft({}, drop=True, is_ready=False).endpoint
 
     def losses(self, body: Mapping[str, Any]) -> tuple[Loss, ...]:
-        """Return the fields that the recipient refuses. `body` has its task's spelling, and no messages."""
+        """Return a loss for each field that the recipient refuses. `body` has the task's spelling, and no
+        messages.
+        """
         return tuple(self._draft(body, drop=False, is_ready=False).losses)
 
     def body(self, body: Mapping[str, Any], *, drop: bool = False) -> dict[str, Any]:
-        """Return a whole body in this dialect. With `drop`, unsupported fields are left out if allowed."""
+        """Return a whole body in this dialect. With `drop`, unsupported fields that may be dropped are left out."""
         asked = next((name for name in _CONTENT_FIELDS if name in body), None)
         draft = self._draft({name: value for name, value in body.items() if name != asked}, drop=drop, is_ready=False)
         if asked is None:
@@ -93,7 +97,10 @@ class Dialect:
         return {**draft.fields, **_edited_content(asked, body[asked], draft.endpoint, draft.edits)}
 
     def line(self, line: bytes, *, drop: bool = False, is_ready: bool = False) -> bytes:
-        """Return a request line in this dialect. If `is_ready`, a user wrote it, and only field names change."""
+        """Return a request line in this dialect.
+
+        If `is_ready`, a user wrote the line, and orch changes only the model and the names of fields.
+        """
         if self._is_plain and self._is_as_sent(_decode_plain_line(line).body):
             return line
         parsed = raw_line(line)
@@ -113,7 +120,9 @@ class Dialect:
         return _encode(parsed)
 
     def _is_as_sent(self, body: _PlainBody) -> bool:
-        """True if a body without rules needs no change. This holds for most lines, and is cheap to check."""
+        """True if a line needs no change in a dialect without rules. This holds for most lines, and is cheap to
+        check.
+        """
         has_old_bound = body.max_tokens is not NO_BODY
         has_new_bound = body.max_completion_tokens is not NO_BODY
         if self.asked_at == RESPONSES:
@@ -172,7 +181,9 @@ class Dialect:
 
 
 def _take_own_bound(fields: dict[str, Any], endpoint: str, is_ready: bool) -> None:
-    """Replace orch's answer bound by the bound in `extra`. The endpoint ignores other names than its own."""
+    """Replace orch's answer bound with the bound in `extra`. The endpoint ignores bounds under another endpoint's
+    name.
+    """
     if is_ready:
         fields.pop("max_tokens", None)
         return
@@ -199,7 +210,7 @@ def _leave_out_schema(fields: dict[str, Any]) -> None:
 def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()) -> Dialect:
     """Return the dialect of requests to `endpoint` for a model at a recipient.
 
-    `refused` names the fields that this model has refused; `field.part` names a part of a field.
+    `refused` names the fields that this model has refused. `field.part` names a part of a field.
     """
     return Dialect(recipient, model, endpoint, frozenset(refused))
 
@@ -262,7 +273,9 @@ _SETTINGS: dict[str, Any] = {"temperature": 0.5, "top_p": 0.5, "seed": 7, "stop"
 
 
 def describe(recipient: Recipient, model: str) -> str | None:
-    """Describe in one line how a model's requests differ from a task's spelling, or return None."""
+    """Describe in one line how a model's requests differ from the task's spelling. Returns None if they do not
+    differ.
+    """
     dialect = dialect_of(recipient, model, CHAT)
     notes = [] if dialect.endpoint == CHAT else [f"asked at {dialect.endpoint}"]
     if chat_losses := dialect.losses({}):

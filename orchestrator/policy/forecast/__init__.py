@@ -1,7 +1,7 @@
 """Forecasts of answer lengths, batch turnarounds and engine speeds. Pure functions.
 
-Each forecast combines observations with a prior, whose weight falls as observations grow. Each forecast names its
-source: `assumed`, `from 312 rows`, or both. Times are in seconds, rates in rows a second.
+Each forecast combines observations with a prior, whose weight falls as observations accumulate. Each forecast names
+its source: `assumed`, `from 312 rows`, or both. Times are in seconds, rates in rows a second.
 """
 
 from __future__ import annotations

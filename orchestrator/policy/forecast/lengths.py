@@ -24,8 +24,8 @@ class Lengths(Struct, frozen=True):
     def mean_p95(self, rows: int) -> float:
         """Return the 95 % quantile of the mean over `rows` rows.
 
-        The variance of the rows shrinks with 1 / rows. The uncertainty of the mean and its drift by night do not
-        shrink.
+        The sampling variance falls as 1 / rows. The uncertainty of the mean and its drift from night to night do not
+        fall.
         """
         if self.mean <= 0:
             return 0.0
@@ -45,7 +45,8 @@ _DRIFT = 0.05
 def output_lengths(seen: Mapping[int, int], max_tokens: int) -> Lengths:
     """Return the length distribution of one task and prompt version, with answers of at most `max_tokens`.
 
-    `seen` maps output tokens to a number of rows. The prior is ten rows, uniform up to `max_tokens`.
+    `seen` maps a number of output tokens to the number of rows with that length. The prior is ten rows, uniform up to
+    `max_tokens`.
     """
     count = sum(seen.values())
     rows: dict[int, int] = defaultdict(int)

@@ -13,20 +13,22 @@ from msgspec.structs import replace
 from orchestrator.core.durations import HOUR, MINUTE
 
 LEVEL_QUANTILE = 0.7
-"""A night's level is this quantile of its rates, by time. The engine may have been dead for half of the night."""
+"""A night's level is this quantile of its rates, weighted by time. The engine may have been down for half of the
+night.
+"""
 OUTAGE_LEVEL = 0.5
-"""An engine below this share of the night's level has an outage."""
+"""An engine whose rate is below this share of the night's level has an outage."""
 _WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
 """Shortest and longest window, in seconds, over which rates are measured."""
 _WINDOW_ROWS = 10.0
-"""Rows that a window should contain, so that a pause can be told from chance."""
+"""Number of rows that a window should contain: enough to tell a pause from chance."""
 
 
 class Stint(Struct, frozen=True):
     """A stretch of time in which an engine had our rows, and the work that it did.
 
     `tokens` is the weighted work of these rows in prompt tokens; 0 if unknown. `alike` is the share of the work that
-    came from the job series that the forecast is for.
+    came from the forecast's own job series.
     """
 
     begin: datetime
@@ -53,8 +55,8 @@ class Stint(Struct, frozen=True):
 class NightSeen(Struct, frozen=True):
     """A night's mean rate and hours of normal work, its outages, and the spread of its rates.
 
-    `alike` is the share of its work from the job series that the forecast is for. `outages` are (seconds, True if the
-    outage ended). `deviations` are log ratios of each window's rate to the night's rate.
+    `alike` is the share of the work that came from the forecast's own job series. Each of the `outages` has its
+    seconds, and True if it ended. `deviations` are log ratios of each window's rate to the night's rate.
     """
 
     rate: float
@@ -65,7 +67,7 @@ class NightSeen(Struct, frozen=True):
 
     @staticmethod
     def of(stints: Sequence[Stint], hours: Sequence[float]) -> NightSeen:
-        """Summarize a night's stints. `hours` are 24 factors (UTC) that remove the hourly profile."""
+        """Summarize a night's stints. `hours` is the hourly profile to remove: 24 factors (UTC)."""
         rates = [(one.rate / hours[one.begin.hour], one) for one in stints]
         level = quantile([(rate, one.seconds) for rate, one in rates if rate > 0], LEVEL_QUANTILE)
         if not level:
@@ -82,7 +84,7 @@ class NightSeen(Struct, frozen=True):
 
 
 def _normal_windows(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
-    """Return the windows of normal work, except the neighbours of a standstill, which may contain a part of it."""
+    """Return the windows of normal work. Neighbours of a standstill are left out: they may contain a part of it."""
     windows = []
     for place, (rate, one) in enumerate(rates):
         beside = (*rates[max(0, place - 1) : place], *rates[place + 1 : place + 2])
@@ -113,7 +115,7 @@ def _log_deviations(pieces: Sequence[tuple[float, Stint]], rate: float) -> tuple
 def in_common_unit(stints: Sequence[Stint], a_row: float, *, counted: bool) -> list[Stint]:
     """Convert the work of stints to tokens if `counted`, otherwise to rows.
 
-    `a_row` is the work of a row without a token count.
+    `a_row` is the number of tokens assumed for a row without a token count.
     """
     if counted:
         return [one if one.tokens or not one.rows else replace(one, tokens=one.rows * a_row) for one in stints]

@@ -23,9 +23,11 @@ _DECAY = 0.93
 _KERNEL_STEPS = tuple(NORMAL.inv_cdf((part + 0.5) / 9) for part in range(9))
 """Mid-quantiles of a standard normal kernel, in nine equal parts."""
 _SPREAD_PRIOR_WEIGHT = 2.0
-"""Weight of the prior variance against the observed one, in observations."""
+"""Weight of the prior variance, as a number of observations."""
 _OUTLIER_FACTOR = 3.0
-"""A single longest wait is capped at this multiple of the second longest, until another wait confirms it."""
+"""If the longest wait is an outlier, it is capped at this multiple of the second longest until another wait confirms
+it.
+"""
 
 
 class Wait(Struct, frozen=True):
@@ -38,12 +40,11 @@ class Wait(Struct, frozen=True):
 def wait_quantile(
     seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float = 0.99, smoothed: bool = False
 ) -> float:
-    """Return the quantile at `chance` of a wait like these, in seconds.
+    """Return the quantile at `chance` of a wait, in seconds, based on the waits in `seen`.
 
-    The distribution mixes decay-weighted observations with a log-normal prior. `assumed` is the prior's 99 %
-    quantile. A single outlier is capped until a second one confirms it. The weight of all observations decays.
-    `smoothed` applies a log-normal kernel, so the tail may exceed the longest observation. Use `smoothed` for few,
-    widely spread waits.
+    The distribution mixes decay-weighted observations with a log-normal prior, whose 99 % quantile is `assumed`. A
+    single outlier is capped until a second one confirms it. The weight of all observations decays. `smoothed` applies
+    a log-normal kernel, so the tail may exceed the longest observation. Use `smoothed` for few, widely spread waits.
     """
     observed = _weighted_waits(seen, assumed, at)
     marks = _distribution(_smooth(observed) if smoothed else observed, assumed, len(observed))
@@ -57,7 +58,7 @@ def wait_quantile(
 
 
 def exceedance(seconds: float, seen: Sequence[Wait], *, assumed: float, at: datetime) -> float:
-    """Return P(a wait like these exceeds `seconds`), from the kernel-smoothed distribution."""
+    """Return P(a wait exceeds `seconds`), from the kernel-smoothed distribution of the waits in `seen`."""
     observed = _weighted_waits(seen, assumed, at)
     marks = _distribution(_smooth(observed), assumed, len(observed))
     return sum(weight for mark, weight in marks if mark > seconds) / sum(weight for _, weight in marks)
@@ -113,9 +114,9 @@ ASSUMED_HAZARD = 0.0002
 ASSUMED_OUTAGE = HOUR
 """Assumed length of an outage, in seconds, before any outage was observed."""
 _NOISE_SECONDS = 10.0 * MINUTE
-"""Measuring time for which `Pace.now` states its noise. Noise variance falls as 1 / seconds."""
+"""Seconds of measurement to which the `noise` of `Pace.now` refers. Noise variance falls as 1 / seconds."""
 _CHANGE_SIGMAS = 2.5
-"""A measured rate this many standard deviations off the forecast replaces it: the engine has changed."""
+"""A measured rate this many standard deviations from the forecast replaces the forecast: the engine has changed."""
 _CHANGED_SPREAD = 0.3
 """Spread of a rate that changed tonight, and so may change again."""
 
@@ -123,10 +124,10 @@ _CHANGED_SPREAD = 0.3
 class Pace(Struct, frozen=True):
     """Log-normal rate of an upstream: median `rate` in rows a second, `spread` of its logarithm.
 
-    `ahead` rows of other jobs are done first. A stopped engine needs `start` seconds. `hazard` is the expected number
-    of outages an hour, `observed_hazard` the observed number. An outage lasts `outage` seconds on average. `steps` is
-    the hourly profile: (seconds from now, factor on `rate`). `is_known` is True if enough nights were observed. With
-    probability `stands`, a standstill seen tonight continues, and the rate is 0.
+    `ahead` rows of other jobs are done first. A stopped engine needs `start` seconds to start. `hazard` is the
+    expected number of outages an hour, `observed_hazard` the observed number. An outage lasts `outage` seconds on
+    average. `steps` is the hourly profile: (seconds from now, factor on `rate`). `is_known` is True if enough nights
+    were observed. With probability `stands`, a standstill seen tonight continues, and the rate is 0.
     """
 
     rate: float
@@ -142,7 +143,7 @@ class Pace(Struct, frozen=True):
     stands: float = 0.0
 
     def equivalent_seconds(self, seconds: float) -> float:
-        """Return the integral of the hourly profile, in seconds at the present rate, over the next `seconds`."""
+        """Return the integral of the hourly profile over the next `seconds`, as seconds at the present rate."""
         if not self.steps:
             return seconds
         total, at, factor = 0.0, 0.0, 1.0
@@ -153,7 +154,7 @@ class Pace(Struct, frozen=True):
         return total + factor * (seconds - at)
 
     def _time_of(self, full: float) -> float:
-        """Return the inverse of `equivalent_seconds`: the time at which that much work is done."""
+        """Return the inverse of `equivalent_seconds`: the seconds from now until that much work is done."""
         at, factor = 0.0, 1.0
         for begin, each in self.steps:
             part = factor * (begin - at)
@@ -163,7 +164,9 @@ class Pace(Struct, frozen=True):
         return at + full / factor if factor > 0 else math.inf
 
     def seconds_for(self, rows: float, chance: float = 0.5) -> float:
-        """Return the quantile at `chance` of the seconds until `rows` rows are done; infinite if the rate is 0."""
+        """Return the quantile at `chance` of the seconds until `rows` rows are done. Returns infinity if the rate is
+        0.
+        """
         if rows <= 0:
             return 0.0
         if self.rate <= 0:
@@ -172,9 +175,9 @@ class Pace(Struct, frozen=True):
         return self._time_of(self.equivalent_seconds(self.start) + slow * (self.ahead + rows) / self.rate)
 
     def within(self, openings: tuple[tuple[float, float], ...]) -> Pace:
-        """Restrict the rate to opening hours: `openings` alternates (seconds from now, 1 for open or 0 for closed).
+        """Restrict the rate to opening hours. `openings` alternates (seconds from now, 1 for open or 0 for closed).
 
-        An engine that is not running starts at the next opening.
+        An engine that is closed now starts at its next opening.
         """
         if not openings:
             return self
@@ -187,11 +190,11 @@ class Pace(Struct, frozen=True):
         return replace(self, steps=steps, start=start)
 
     def now(self, rate: float, seconds: float, *, noise: float = LEAST_SPREAD, drift: float = LEAST_SPREAD) -> Pace:
-        """Update the forecast with tonight's rate, measured over the last `seconds`.
+        """Return the forecast updated with tonight's `rate`, measured over the last `seconds`.
 
-        This is the normal posterior of the logarithm, with the forecast as its prior. `noise` is half the spread of a
-        rate measured over ten minutes. `drift` is the spread of the change within a night. A rate far off the
-        forecast replaces it.
+        The result is the normal posterior of the logarithm, with the forecast as its prior. `noise` is half the
+        spread of a rate measured over ten minutes. `drift` is the spread of the change within a night. A rate far
+        from the forecast replaces it.
         """
         if rate <= 0 or self.rate <= 0:
             return replace(self, rate=max(0.0, rate), source="measured as zero" if rate <= 0 else "measured")
@@ -207,10 +210,10 @@ class Pace(Struct, frozen=True):
 
 
 def within_hours(pace: Pace, usual: Pace, openings: tuple[tuple[float, float], ...], start: float) -> Pace:
-    """Return the pace of an engine with opening hours and a start of `start` seconds.
+    """Return the pace of an engine that has opening hours and takes `start` seconds to start.
 
-    `pace` is tonight's forecast, `usual` the forecast from earlier nights. Outside opening hours, tonight's
-    standstill says nothing about speed, so `usual` counts.
+    `pace` is tonight's forecast, `usual` the forecast from earlier nights. While the engine is closed, `usual`
+    counts: tonight's standstill says nothing about its speed.
     """
     if openings and openings[0][1]:
         return replace(usual, ahead=pace.ahead, start=start).within(openings)

@@ -1,7 +1,7 @@
 """Speed of an engine, learned from its progress on earlier nights and tonight.
 
-The model has a level per night, a profile by hour of day, a drift within the night and outages. Each part is
-estimated separately, with exponential decay. So one bad night does not set the forecast, but is not forgotten either.
+The model has a level per night, a profile by hour of day, a drift within the night, and outages. Each part is
+estimated separately, with exponential decay. So one bad night neither sets the forecast nor is forgotten.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orchestrator.policy.forecast.warm_ups import WarmUp, age, warm_up
 from orchestrator.policy.forecast.words import source
 
 ENOUGH_NIGHTS = 10
-"""Number of nights from which on the forecast's source text no longer mentions the prior."""
+"""From this number of nights on, the forecast's source text no longer mentions the prior."""
 ASSUMED_DRIFT = 0.15
 """Prior spread of a rate within a night."""
 _NIGHTS_SPREAD = 0.25
@@ -44,48 +44,57 @@ _DECAY = 0.88
 _SLOW_DECAY = 0.97
 """Exponential decay weight of outages, drift and the spread between nights, which change more slowly than rates."""
 _IDLE_HALF_LIFE = 14.0
-"""Idle nights that halve the weight of all nights before them: an unused engine may have changed."""
+"""Number of idle nights that halves the weight of all earlier nights: an unused engine may have changed."""
 _IDLE_VARIANCE, _IDLE_PRIOR_NIGHTS = 0.02, 14.0
-"""Prior variance by which a log rate changes in an idle night, and its weight, in idle nights."""
+"""Prior variance of a log rate's change in an idle night, and the weight of the prior, in idle nights."""
 _ASSUMED_WEIGHT = 0.01
-"""Weight of the assumed rate, in nights, once idle time has removed all evidence. Without idle time it is 0."""
+"""Weight of the assumed rate, in nights, once idle time has removed all evidence. Without idle time, the weight is
+0.
+"""
 _MIN_WEIGHT = 1e-9
 _OTHER_SERIES = 0.3
-"""Weight of a night with rows of other job series only, and the spread that such rows add."""
+"""Weight of a night that has only rows of other job series, and the spread that rows of other series add."""
 _OUTLIER_SIGMAS, _MIN_SIGMA = 2.5, 0.1
-"""Nights further from the median than `_OUTLIER_SIGMAS` robust standard deviations are winsorized."""
+"""Nights further from the median than `_OUTLIER_SIGMAS` robust standard deviations are winsorized.
+
+`_MIN_SIGMA` is the lower bound of that standard deviation.
+"""
 _PRIOR_PIECES, _MAX_PIECES = 4.0, 6.0
 """Weight of the prior drift, and the largest weight of a night, in windows."""
 _HAZARDS = tuple(2e-5 * 2.0**step for step in range(18))
-"""Grid of the hazard's prior, in outages per hour."""
+"""Grid of hazards, in outages per hour, on which the prior is defined."""
 _HAZARD_PRIOR_POWER = 0.9
-"""Prior weight of a hazard h on the grid is h to the power of minus this: frequent failures are rare."""
+"""Exponent p of the hazard's prior: the weight of a hazard h is h ** -p, because frequent failures are rare."""
 _MIN_EFFECT = 0.15
-"""Smaller effects of an hour of day are ignored (logarithm)."""
+"""Effects of an hour of day below this are ignored, as the logarithm of a factor."""
 _CHANGE_NIGHTS = 2
-"""An hour of day has changed if this many newest nights agree with each other but not with earlier ones."""
+"""An hour of day has changed if this many of the newest nights agree with each other but not with earlier nights."""
 _RECENT_HALF_LIFE = 4.0 * MINUTE
 """Half-life, in seconds, of the weights in tonight's rate."""
 _MIN_RECENT_WEIGHT = 0.001
 _BURST_SIZE = 4.0
-"""Rows finish in bursts of this size, so their count has that many times the Poisson variance."""
+"""Rows finish in bursts of this size. So the variance of their count is this many times the Poisson variance."""
 _STANDSTILL_ROWS, _STANDSTILL_SECONDS = 20.0, 2 * MINUTE
-"""An engine stands still if it finished no row in this time, although it should have finished this many rows."""
+"""An engine stands still if it finishes no row for `_STANDSTILL_SECONDS`, and for the usual time of
+`_STANDSTILL_ROWS` rows.
+"""
 _MAX_GAP = timedelta(minutes=1)
-"""Stints further apart are two observations."""
+"""Stints further apart than this are separate observations."""
 _LIKELY = 0.5
-"""If an engine is more likely to stand still than to work, its median rate is 0."""
+"""If a standstill is more likely than this, the median rate is 0."""
 
 
 class Speeds(Struct, frozen=True):
     """Statistics of the earlier nights of an engine.
 
     `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `idle` has, for
-    each night, the number of nights without rows since then. `by_date` are the means of all nights, outages included.
-    `unfaded` is the total weight of `nights` without idle time. `hours` is the profile: 24 factors (UTC). `drift` is
-    the spread within a night. `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and
-    `ended_outages` of them ended; both include one assumed outage. `alike` is the share of the work from the
-    forecast's own job series. Work is tokens if `counted`, otherwise rows.
+    each night, the number of nights without rows since then. `by_date` has the mean rate of every night, outages
+    included. `unfaded` is the total weight of `nights`, not reduced for idle time. `hours` is the hourly profile: 24
+    factors (UTC). `drift` is the spread within a night.
+
+    `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and `ended_outages` of them
+    ended. Both figures include one assumed outage. `alike` is the share of the work from the forecast's own job
+    series. Work is in tokens if `counted`, otherwise in rows.
     """
 
     nights: tuple[tuple[float, float], ...] = ()
@@ -126,7 +135,7 @@ class Speeds(Struct, frozen=True):
 
 
 GUESS, STATED, BENCH = "assumed", "stated", "from a bench"
-"""Sources of the rate of an engine without nights."""
+"""Sources of an engine's rate before its first observed night."""
 
 
 class Assumed(Struct, frozen=True):
@@ -138,7 +147,7 @@ class Assumed(Struct, frozen=True):
 
 
 def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
-    """Learn an engine's speed from the stints of nights before `now`, sorted and without overlap."""
+    """Learn an engine's speed from the stints of nights before `now`. The stints are sorted and do not overlap."""
     counted = any(one.tokens > 0 for one in stints) and all(one.tokens > 0 for one in stints if one.rows > 0)
     nights: dict[date, list[Stint]] = defaultdict(list)
     for one in in_common_unit(stints, 0.0, counted=counted):
@@ -192,9 +201,9 @@ def pace(
     start: float = 0.0,
     answered: datetime | None = None,
 ) -> Pace:
-    """Return the forecast from now on, in rows a second, for rows of `tokens` tokens of work.
+    """Return the forecast from now on, in rows a second, for rows of `tokens` tokens each.
 
-    `assumed` is in rows a second. `today` are tonight's stints. `answered` is the last time at which a row is known
+    `assumed` is in rows a second. `today` has tonight's stints. `answered` is the last time at which a row is known
     to be done, which ends a standstill.
     """
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
@@ -224,9 +233,11 @@ def pace(
 def _split_standstill(
     tonight: Sequence[Stint], least: float, answered: datetime | None
 ) -> tuple[list[Stint], datetime | None]:
-    """Return tonight's stints without standstills of `least` seconds, and when an unended standstill was last seen.
+    """Return tonight's stints without standstills of `least` seconds or more, and the last time of a current
+    standstill.
 
-    The stint in which an engine came back belongs to the standstill.
+    The time is None if the engine does not stand still. The stint in which an engine came back belongs to the
+    standstill.
     """
     working: list[Stint] = []
     idle: list[Stint] = []
@@ -294,8 +305,9 @@ def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, a
 
 
 def _assumed_weight(assumed: Assumed, count: int) -> float:
-    """Return the weight of a stated or measured rate: that of the oldest night, less for a wide spread; 0 for a
-    guess.
+    """Return the weight of a stated or measured rate, in nights.
+
+    The rate weighs as much as the oldest night, and less if its spread is wide. A guess weighs 0.
     """
     if assumed.rate <= 0 or assumed.source == GUESS:
         return 0.0
@@ -306,7 +318,7 @@ def _variance(squares: float, nights: float, total: float) -> float:
     """Return the predictive variance of the next night's log rate.
 
     `squares` is the weighted sum of squared deviations over `nights` nights. `total` is the weight behind the mean.
-    The factors (1 + 1/n)(1 + 2/n) widen it for few nights, about as Student's t does.
+    The factors (1 + 1/n)(1 + 2/n) widen the variance for few nights, about as Student's t does.
     """
     counted = _PRIOR_NIGHTS + nights
     return (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + squares) / counted * (1 + 1 / total) * (1 + 2 / counted)
@@ -315,7 +327,7 @@ def _variance(squares: float, nights: float, total: float) -> float:
 def _squared_deviations(nights: Sequence[tuple[float, float]], idle: Sequence[int]) -> tuple[float, float, float]:
     """Return the weighted sum of squared one-step errors, its number of nights, and the variance of an idle night.
 
-    The spread between nights changes more slowly than the level, so old nights decay more slowly here.
+    The spread between nights changes more slowly than the level. So the weight of old nights decays more slowly here.
     """
     newest = nights[0][1]
     squares = count = 0.0
@@ -350,9 +362,9 @@ def _hourly_steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, f
 
 
 def _recent_work(today: Sequence[Stint]) -> tuple[float, float, float]:
-    """Return work, rows and seconds, decay-weighted from the newest stint backwards.
+    """Return recent work, rows and seconds, with weights that decay backwards from the newest stint.
 
-    Idle time does not decay: the evening's rate is still the best evidence later that night.
+    Time since the newest stint does not count: the evening's rate is still the best evidence later that night.
     """
     work = rows = seconds = 0.0
     for one in reversed(today):
@@ -392,7 +404,7 @@ def _night_weight(night: NightSeen, newer: int) -> float:
 def _winsorized_rates(
     nights_seen: Sequence[NightSeen], idle_weights: Sequence[float]
 ) -> tuple[list[tuple[float, float]], list[bool]]:
-    """Return (rate, weight) of each night, newest first; and for each night, True if it was bad.
+    """Return the (rate, weight) of each night, and True for each bad night. Both lists run from the newest night.
 
     Outliers are winsorized by the median absolute deviation. A bad night is far slower than the others.
     """

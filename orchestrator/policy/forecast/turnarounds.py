@@ -30,13 +30,13 @@ _PRIOR = (
     (4 * DAY, 1.0),
 )
 PRIOR_NIGHTS = 6.0
-"""Weight of the prior curve, in nights of own history."""
+"""Weight of the prior curve, as a number of observed nights."""
 TONIGHT_WEIGHT = 4.0
 """Weight of the current night, as a multiple of all other nights and the prior together."""
 _PRIOR_SQUARES = 2.0
 """Weight of the prior that nights are independent, as a sum of squared deviations of the logarithm."""
 ENOUGH_NIGHTS = 30
-"""Number of nights from which on the forecast's source text no longer mentions the prior."""
+"""From this number of nights on, the forecast's source text no longer mentions the prior."""
 
 _FIRST, _RATIO = float(MINUTE), 1.1
 _LOG_RATIO = math.log(_RATIO)
@@ -69,9 +69,10 @@ class SeenBatch(Struct, frozen=True):
 
 
 class Turnaround(Struct, frozen=True):
-    """Survival function of a batch's run time, on a fixed logarithmic grid: `survival[i]` is P(longer than mark i).
+    """Survival function of a batch's run time, on a fixed logarithmic grid.
 
-    `is_known` is True if enough nights were observed.
+    `survival[i]` is P(a batch runs longer than mark i of the grid). `is_known` is True if enough nights were
+    observed.
     """
 
     survival: tuple[float, ...]
@@ -90,7 +91,9 @@ class Turnaround(Struct, frozen=True):
         return low + (high - low) * (place - step)
 
     def by(self, seconds: float, after: float = 0.0) -> float:
-        """Return P(a batch is done within `seconds` of its submission | it still ran `after` seconds)."""
+        """Return P(a batch is done within `seconds` of its submission), given that it still ran after `after`
+        seconds.
+        """
         if seconds <= after:
             return 0.0
         running = self.longer(after) if after > 0 else 1.0
@@ -98,9 +101,10 @@ class Turnaround(Struct, frozen=True):
         return 1.0 - self.longer(seconds) / running if running > 0 else 0.0
 
     def within(self, chance: float, after: float = 0.0) -> float:
-        """Return the quantile at `chance` of seconds from submission, given that the batch still ran `after` seconds.
+        """Return the quantile at `chance` of seconds from submission, given that the batch still ran after `after`
+        seconds.
 
-        It is infinite if the curve does not reach `chance`.
+        Returns infinity if the curve does not reach `chance`.
         """
         bound = (1.0 - chance) * (self.longer(after) if after > 0 else 1.0)
         if self.survival[-1] > bound:
@@ -109,7 +113,8 @@ class Turnaround(Struct, frozen=True):
         return max(after, _GRID[step])
 
     def late(self, seconds: float, after: float = 0.0, most: float = DAY) -> float:
-        """Return the expected seconds by which a batch that still ran `after` seconds exceeds `seconds`.
+        """Return the expected seconds by which a batch exceeds `seconds`, given that it still ran after `after`
+        seconds.
 
         A batch counts as ended `most` seconds after its submission.
         """
@@ -176,9 +181,9 @@ def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> lis
 
 
 def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch]]], at: datetime) -> float:
-    """Return the weight of the last night, as a multiple of all others: large if slow nights come in a row.
+    """Return the weight of the last night, as a multiple of all others. It is large if slow nights come in a row.
 
-    The weight is the odds of the autocorrelation of run times from night to night, which fades with idle days.
+    The weight is r / (1 - r), and r is the autocorrelation of run times from night to night. r falls with idle days.
     """
     earlier = sorted(night for night in nights if night < night_of(at))
     if len(earlier) < 2:
@@ -200,7 +205,9 @@ def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch
 
 
 def _likeness(one: SeenBatch, rows: int, at: datetime) -> float:
-    """Return a batch's weight: halved per factor 10 in size, per 6 hours of time of day, and per 30 days of age."""
+    """Return a batch's weight: halved per factor of 10 in size, per 6 hours of time of day, and per 30 days of
+    age.
+    """
     size = abs(math.log10(max(1, one.rows) / max(1, rows)))
     age = abs((one.at - at).total_seconds())
     hour = min(age % DAY, DAY - age % DAY) / (6 * HOUR)

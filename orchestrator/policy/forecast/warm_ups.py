@@ -1,4 +1,4 @@
-"""The warm-up of an engine: its slower rate in the first minutes of its work, learned from earlier nights."""
+"""Warm-up of an engine: its slower rate in the first minutes of its work, learned from earlier nights."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _STEP = 10 * MINUTE
 _STEPS = 6
 """Maximum number of steps of the profile."""
 _MIN_EFFECT = 0.3
-"""A step whose rate differs from the level by less than this (logarithm) ends the warm-up."""
+"""The warm-up ends at the first step whose rate is less than this below the usual rate, as a logarithm."""
 _PRIOR_NIGHTS = 0.5
-"""Weight of the prior that an engine is as fast at first as later, in nights."""
+"""Weight, in nights, of the prior that an engine has no warm-up."""
 _SLOWEST = 0.1
-"""The slowest start that counts is this quantile of all starts."""
+"""Quantile of all starts that stands for the slowest starts."""
 _COOLS = timedelta(minutes=10)
 """An engine without rows for this long may have to warm up again."""
 _DECAY = 0.88
@@ -30,7 +30,8 @@ _DECAY = 0.88
 
 
 class WarmUp(Struct, frozen=True):
-    """An engine's rate in each step after its start, as a share of its usual rate; 1 after the last step.
+    """An engine's rate in each step after its start, as a share of its usual rate. After the last step the share is
+    1.
 
     `slowest` has the same shares for the slowest starts.
     """
@@ -39,15 +40,15 @@ class WarmUp(Struct, frozen=True):
     slowest: tuple[float, ...] = ()
 
     def lost_seconds(self, age: float) -> float:
-        """Return the cost of the rest of the warm-up, in seconds at the usual rate."""
+        """Return the seconds of work at the usual rate that the rest of the warm-up costs."""
         spans = ((max(age, step * _STEP), (step + 1) * _STEP, share) for step, share in enumerate(self.shares))
         return sum((end - begin) * (1.0 - share) for begin, end, share in spans if end > begin)
 
     def at_usual_rate(self, stints: Sequence[Stint], usual: float) -> list[Stint]:
         """Return the stints with the work that the engine would have done without its warm-up.
 
-        A rate below `usual` counts as `usual` if the slowest starts were as slow: a start that takes longer than most
-        does not make a night slow.
+        A rate below `usual` counts as `usual` if the slowest starts were as slow. So a slow start does not make a
+        night slow.
         """
         if not self.slowest:
             return list(stints)
@@ -78,9 +79,10 @@ def warm_up(nights: Sequence[Sequence[Stint]]) -> WarmUp:
 
 
 def _effects(stints: Sequence[Stint]) -> Iterator[tuple[float, bool]]:
-    """Yield the logarithm of each step's rate relative to later steps of the night, and True if the step was seen.
+    """Yield the logarithm of each step's rate relative to later steps of the night, and True if the step was
+    observed.
 
-    Standstills and the windows next to them do not count. A step without other windows repeats the step before.
+    Standstills and the windows next to them do not count. A step without other windows repeats the previous step.
     """
     rates = [one.rate for one in stints]
     works = [min(rates[max(0, place - 1) : place + 2]) > 0 for place in range(len(rates))]
@@ -101,7 +103,7 @@ def _effects(stints: Sequence[Stint]) -> Iterator[tuple[float, bool]]:
 
 
 def _leading_shares(by_step: Sequence[Sequence[tuple[float, float]]], part: float) -> Iterator[float]:
-    """Yield the quantile at `part` of the share in each step, until it is about 1."""
+    """Yield the quantile at `part` of each step's share. Ends at the first step whose share is about 1."""
     for effects in by_step:
         count = sum(weight for _, weight in effects)
         effect = quantile(effects, part) * count / (count + _PRIOR_NIGHTS)
@@ -115,7 +117,9 @@ def _times(one: Stint, factor: float) -> Stint:
 
 
 def age(stints: Sequence[Stint], now: datetime) -> float:
-    """Return the seconds since the engine last began to work tonight; 0 if it has not worked lately."""
+    """Return the seconds since the engine last began to work tonight. Returns 0 if it has had no rows for
+    `_COOLS`.
+    """
     if not stints or now - stints[-1].end > _COOLS:
         return 0.0
     return (now - _begins(stints)[-1]).total_seconds()

@@ -1,7 +1,7 @@
-"""Planner of a job's routes: cost, time and chance, at submission and while rows are open. Pure.
+"""Planner of a job's routes, by cost, time and chance. Pure.
 
 - `plan(rows, options, terms, now) -> Plan` at submission
-- `choose_probe(open, options, terms, now, …) -> (Probe | None, Decision) | None` after that, to measure a route
+- `choose_probe(open, options, terms, now, …) -> (Probe | None, Decision) | None` afterwards, to measure a route
 - `replan(open, options, terms, now) -> Decision` while rows are open
 """
 

@@ -1,4 +1,4 @@
-"""Rows in batches of one backend, with P(done) over time."""
+"""Rows in batches of one backend, and P(they are done) over time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec import Struct
 from orchestrator.policy.planner.types import BatchOption
 
 RARE = 0.05
-"""A share of nights. Costs that arise on fewer nights are left out of an "at most"."""
+"""Largest share of nights that an "at most" ignores: costs that arise on fewer nights are left out."""
 _MAX_WAVES = 24
 """Maximum number of times that one job may fill a batch quota."""
 
 
 class BatchShare(Struct, frozen=True):
-    """Rows in batches of one backend. Batches that were sent have run for `age` seconds.
+    """Rows in batches of one backend. The batches have run for `age` seconds, 0 if not yet sent.
 
-    `owed` rows are paid for even after a cancel: they are done, or their provider is silent. If all batches
-    have `begun`, the first row of each was seen done.
+    `owed` rows are billed even after a cancel: they are done, or their provider is silent. `begun` is True if the
+    first row of each batch was seen done.
     """
 
     option: BatchOption
@@ -30,22 +30,22 @@ class BatchShare(Struct, frozen=True):
 
     @property
     def price(self) -> float:
-        """Dollars per row."""
+        """Price in dollars per row."""
         return float(self.option.cost.p50)
 
     @property
     def billed(self) -> int:
-        """Rows that are paid for even after a cancel."""
+        """Number of rows that are billed even after a cancel."""
         return self.owed if self.option.cancels else self.rows
 
     @property
     def billed_at_most(self) -> int:
-        """Rows that are paid for even after a cancel, on all but one night of twenty."""
+        """Number of rows that are billed even after a cancel, except on one night in twenty."""
         return self.rows if self.option.paid_twice > RARE else self.billed
 
     @property
     def free_after(self) -> float:
-        """Seconds from a cancel until its rows are free (95 %)."""
+        """Seconds from a cancel until its rows are free (95 % quantile)."""
         return self.option.cancel_seconds
 
     @property
@@ -55,7 +55,9 @@ class BatchShare(Struct, frozen=True):
         return self.free_after if usual is None else min(usual, self.free_after)
 
     def answers(self, seconds: float) -> float:
-        """Return P(the provider answers within `seconds`): t / (t + s) for t seconds, after a silence of s."""
+        """Return P(the provider answers within `seconds`). After s seconds of silence, it is t / (t + s) for t
+        seconds.
+        """
         if self.option.silent <= 0:
             return 1.0
         return max(0.0, seconds) / (max(0.0, seconds) + self.option.silent)
@@ -80,8 +82,8 @@ class BatchShare(Struct, frozen=True):
     def runs_on(self, seconds: float, horizon: float) -> float:
         """Return P(no reroute is needed `seconds` from now).
 
-        Either all rows are done, or the first is done and the others will be by the horizon. Done rows need no
-        reroute, so the other rows may stay in their batches longer.
+        No reroute is needed if all rows are done. Nor is it needed if the first row is done and the rest will be by
+        the horizon: these rows may stay in their batches longer.
         """
         option = self.option
         done = self.by(seconds)
@@ -91,7 +93,7 @@ class BatchShare(Struct, frozen=True):
         return max(done, option.turnaround.by(run_time, self.age / option.begins))
 
     def unfinished(self, seconds: float, horizon: float) -> float:
-        """Return the expected share of rows that remain if the batches are rerouted `seconds` from now."""
+        """Return the expected share of unfinished rows if the batches are rerouted `seconds` from now."""
         waves, option = self.waves, self.option
         if waves == 1:
             return 1.0 - self.runs_on(seconds, horizon)
@@ -103,17 +105,19 @@ class BatchShare(Struct, frozen=True):
         return unfinished / self.rows
 
     def paid(self, unfinished: float) -> float:
-        """Return the share of rows that is billed, if the share `unfinished` remains after a cancel."""
+        """Return the share of rows that is billed if a cancel leaves the share `unfinished`."""
         return 1.0 - unfinished * (1.0 - self.billed / self.rows)
 
     def within(self, chance: float) -> float:
-        """Return the quantile at `chance` of the seconds until all rows are done; infinite if they expire first."""
+        """Return the quantile at `chance` of the seconds until all rows are done. Returns infinity if the batches
+        expire first.
+        """
         run_time = self.option.turnaround.within(chance, self.age)
         return run_time * self.waves - self.age if run_time <= self.option.window else float("inf")
 
     @property
     def waves(self) -> int:
-        """Number of times the quota is filled, counting other jobs' batches at the backend."""
+        """Number of times the quota is filled, other jobs' batches at the backend included."""
         room = self.option.room
         if room is None:
             return 1

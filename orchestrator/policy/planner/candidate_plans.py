@@ -1,8 +1,8 @@
-"""Candidate plans: which rows go to batches and to synchronous options, and when leftovers are rerouted.
+"""Candidate plans: which rows go to batches and to synchronous options, and when unfinished rows are rerouted.
 
 `judge` prices a candidate plan and decides whether it holds. A cancelled batch costs only its finished rows, so a
-batch is a bet that risks only time. The search decides how long to wait: until the last moment at which the
-fallback surely finishes the leftovers, or less if waiting longer costs more.
+batch is a bet that risks only time. The search decides how long to wait: until the last moment at which the fallback
+can surely finish the remaining rows. It waits less if waiting longer costs more.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost,
 
 HOUR = 3600.0
 MAX_PROBE_SHARE = 0.05
-"""Largest share of a job's rows in a probe."""
+"""Largest share of a job's rows that a probe may have."""
 MIN_BET_CHANCE = 0.1
-"""A batch is not sent if P(done, or seen to make progress, before its reroute) is below this."""
+"""Minimum P(done, or seen to make progress, before its reroute) of a batch. Below this, the batch is not sent."""
 HALF_OF_CANCELS = 0.5
-"""P(a cancel takes no longer than its median)."""
+"""P(a cancel takes no longer than its median), by definition of the median."""
 SLIP_FACTOR, SLIP_DECAY, MIN_SLIP_SHARE = 1.5, 1.5, 0.25
-"""Tail of slow cancels: P(longer than t times planned) is `slips` x (SLIP_FACTOR / t) ^ SLIP_DECAY.
+"""Tail of slow cancels: P(a cancel takes longer than t times its planned time).
 
-It is at least `slips` x `MIN_SLIP_SHARE`.
+The tail is `slips` x (SLIP_FACTOR / t) ^ SLIP_DECAY, and at least `slips` x `MIN_SLIP_SHARE`.
 """
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
 """Candidate waits before a reroute, in seconds.
 
-The list is the same for every deadline, so more time never removes a choice. Short waits are close together, and
-long ones need not be, because the next replanning decides again.
+The list is the same for every deadline, so more time never removes a choice. Only short waits are close together: the
+next replanning decides again about long waits.
 """
 
 LeftOver = tuple[float, str]
-"""Dollars for rerouted rows, and the backend of their second batch; "" without a second batch."""
+"""Dollars for rerouted rows, and the backend of their second batch ("" without a second batch)."""
 Sources = tuple[tuple[str, int], ...]
-"""Number of rows that leave an option, by option."""
+"""Pairs of an option and the number of rows that leave it."""
 
 
 class CandidatePlan(Struct, frozen=True):
     """A placement of rows, and its reroute.
 
     `batch_shares` are rows in batches; the last `bets` of them are not sent yet. `new` rows are sent to synchronous
-    options, which then hold `held`. `coming` rows from cancelled batches are free within `free_in` seconds (95 %) and
-    within `usually_free_in` (median). With probability `slips`, a cancel takes far longer. Rerouted rows go to the
-    first `fallback` options, or to a `second` batch at one of `others` if that is cheaper. Batches are rerouted
-    `reroute_after` seconds from now (None: never). `cancel` names batches to reroute at once, and `sources` counts
-    rows that leave an option. Abandoned batches still cost `sunk`.
+    options, which then hold `held` rows. `coming` rows from cancelled batches are free within `free_in` seconds (95
+    %) and within `usually_free_in` seconds (median). With probability `slips`, a cancel takes far longer.
+
+    Batches are rerouted `reroute_after` seconds from now (None: never). Rerouted rows go to the first `fallback`
+    options, or to a `second` batch at one of `others` if that is cheaper. `cancel` names batches to reroute at once.
+    `sources` counts rows that leave an option. `sunk` is the cost of abandoned batches.
     """
 
     batch_shares: tuple[BatchShare, ...]
@@ -77,18 +78,20 @@ class CandidatePlan(Struct, frozen=True):
 
     @property
     def effort(self) -> tuple[int, int]:
-        """Number of backends that get rows, and the largest number of waves; used to break ties."""
+        """Number of backends that get rows, and the largest number of waves. Breaks ties between plans."""
         places = self.bets + sum(1 for rows in self.new if rows)
         return places, max((batch_share.waves for batch_share in self.unsent), default=1)
 
     @property
     def unsent(self) -> tuple[BatchShare, ...]:
-        """Batch shares not sent yet."""
+        """Batch shares that are not sent yet."""
         return self.batch_shares[len(self.batch_shares) - self.bets :]
 
     @property
     def causes(self) -> frozenset[str]:
-        """Backends whose slowness would trigger this reroute, and the reroutes of other jobs that have rows there."""
+        """Backends whose slowness would trigger this reroute. It would also trigger reroutes of other jobs' rows
+        there.
+        """
         return frozenset(batch_share.option.backend for batch_share in self.batch_shares)
 
     @property
@@ -98,9 +101,9 @@ class CandidatePlan(Struct, frozen=True):
 
 
 class Judged(Struct, frozen=True):
-    """A candidate plan with a reroute after `reroute_after` seconds, and its figures.
+    """A candidate plan with a reroute after `reroute_after` seconds (None: never), and its figures.
 
-    `expected` is the cost in dollars. `value` adds the cost of being late.
+    `expected` is the cost in dollars. `value` also includes the cost of being late.
     """
 
     candidate: CandidatePlan
@@ -111,17 +114,17 @@ class Judged(Struct, frozen=True):
 
     @property
     def whole(self) -> CandidatePlan:
-        """The candidate plan with its reroute."""
+        """The candidate plan with `reroute_after` set."""
         return replace(self.candidate, reroute_after=self.reroute_after)
 
 
 def latency(candidate: CandidatePlan) -> float:
-    """Return the seconds from a reroute until its rows are free (95 %)."""
+    """Return the seconds from a reroute until its rows are free (95 % quantile)."""
     return max([batch_share.option.cancel_seconds for batch_share in candidate.batch_shares], default=0.0)
 
 
 def arrival(candidate: CandidatePlan) -> float:
-    """Return the seconds from now until rerouted rows are free (95 %)."""
+    """Return the seconds from now until rerouted rows are free (95 % quantile)."""
     return max(candidate.free_in, (candidate.reroute_after or 0.0) + latency(candidate))
 
 
@@ -135,9 +138,10 @@ def _usually_free(candidate: CandidatePlan) -> float:
 
 
 def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: bool) -> Iterator[Judged]:
-    """Price a candidate plan with each reroute time, and decide which hold the deadline at the target chance.
+    """Price a candidate plan with each reroute time, and decide which of these plans hold.
 
-    Candidates that do not hold are left out unless `late` is set.
+    A plan holds if it meets the deadline at the target chance. Plans that do not hold are left out unless `late` is
+    set.
     """
     holds = _holds_without_reroute(candidate, capacity)
     if holds or late:
@@ -170,7 +174,9 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
 
 
 def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
-    """Return True if rerouted rows are done by the deadline. A likelier reroute has to be surer."""
+    """Return True if rerouted rows are done by the deadline. The likelier the reroute, the higher the required
+    certainty.
+    """
     # The part above SLIPS counts in the plan's chance instead. Charging it to each cancel would make plans expensive.
     tail = min(SLIPS, slips(candidate))
     burden, likely = candidate.in_batches + candidate.coming, _runs_until_reroute(candidate, capacity)
@@ -187,8 +193,8 @@ def slips(candidate: CandidatePlan) -> float:
 def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, coming: bool = False) -> float:
     """Return P(a cancel takes longer than the time left for it). The result falls with spare time.
 
-    A batch runs until its cancel takes effect, so it may still end by itself. If `coming` is set, the result is for
-    batches that were cancelled before.
+    A batch runs until its cancel takes effect, so it may still end by itself. With `coming`, the result is for
+    batches that are already being cancelled.
     """
     planned = candidate.free_in if coming else latency(candidate)
     burden = candidate.coming + (0 if coming else candidate.in_batches)
@@ -201,7 +207,7 @@ def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, 
 
 
 def _still_runs(candidate: CandidatePlan, capacity: Capacity) -> float:
-    """Return P(batches run until the horizon | they run until their reroute)."""
+    """Return P(batches run until the horizon), given that they run until their reroute."""
     running = _runs_until_reroute(candidate, capacity)
     return _runs_for(capacity.horizon, candidate, capacity) / running if running > 0.0 else 1.0
 
@@ -237,7 +243,7 @@ def _add_lateness_cost(
 
 
 def _arrivals(candidate: CandidatePlan) -> list[tuple[float, float]]:
-    """Return (seconds from now, rows) for the rows that reach synchronous options even without a reroute."""
+    """Return (seconds from now, rows) for rows that arrive at synchronous options even without a reroute."""
     return [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
 
 
@@ -251,11 +257,11 @@ def _synchronous_cost(candidate: CandidatePlan, capacity: Capacity, at: float | 
 def _left_over(
     candidate: CandidatePlan, ats: Sequence[float], latest: float, alone: float, capacity: Capacity
 ) -> Iterator[LeftOver]:
-    """Yield the dollars for all rows in batches if they are rerouted and free at each time of `ats`.
+    """Yield the cost of rerouting all rows in batches, for each time in `ats` at which the rows may be free.
 
-    The rows go to synchronous options, which cost `alone` without these rows, or to a cheaper second batch. If a
-    second batch is late, its rows go to synchronous options and are free at `latest`, one of `ats`. A backend that
-    has only a probe may get the second batch.
+    The rows go to synchronous options, which cost `alone` dollars without these rows, or to a cheaper second batch.
+    If a second batch is late, its rows go to synchronous options and are free at `latest`, one of `ats`. A backend
+    that has only a probe may get the second batch.
     """
     dollars = [_synchronous_cost(candidate, capacity, at) - alone for at in ats]
     at_last = dollars[ats.index(latest)] if latest else 0.0
@@ -276,8 +282,9 @@ def _left_over(
 
 
 def _cost_with_reroute(candidate: CandidatePlan, reroute_after: float, left_over: float, horizon: float) -> float:
-    """Return the expected dollars for rows in batches, and for rerouted rows, which cost `left_over` if all are
-    rerouted.
+    """Return the expected dollars for rows in batches and for rerouted rows.
+
+    `left_over` is the cost if all rows are rerouted.
     """
     total, left = 0.0, 0.0
     for batch_share in candidate.batch_shares:
@@ -302,7 +309,7 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
         return 0.0
 
     def chance_after(burden: float, latest: float, usual: float, sure: float, cause: frozenset[str]) -> float:
-        """Return P(all rows are done) if `burden` rows arrive by `latest`; half of all cancels end by `usual`."""
+        """Return P(all rows are done) if `burden` rows arrive by `latest`. Half of all cancels end by `usual`."""
         chance = sure * capacity.chance(burden, candidate.held, latest, candidate.fallback, cause=cause)
         if chance >= HALF_OF_CANCELS or usual >= latest:
             return chance
@@ -324,7 +331,7 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
 
 
 def lateness(candidate: CandidatePlan, capacity: Capacity) -> float:
-    """Return the expected seconds late."""
+    """Return the expected seconds by which the job misses its deadline."""
     alone = capacity.seconds(candidate.coming, candidate.held, candidate.free_in, candidate.fallback)
     late = excess(*alone, capacity.horizon)
     if not candidate.batch_shares:
@@ -348,8 +355,9 @@ def lateness(candidate: CandidatePlan, capacity: Capacity) -> float:
 def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
     """Return the 95 % quantile of the cost.
 
-    It is the larger of two extremes: all batches are done, or all fail while paces are low and each option has an
-    early outage. Routes are filled cheapest first, so cost is convex and no other case costs more.
+    The result is the larger of two extremes. In one, all batches are done. In the other, all batches fail, paces are
+    low, and each option has an early outage. Routes are filled cheapest first, so cost is convex and no other case
+    costs more.
     """
     sync_options, fallback, sunk = capacity.sync_options, candidate.fallback, candidate.sunk.p95
     stay = [

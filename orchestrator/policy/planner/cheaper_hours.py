@@ -17,11 +17,11 @@ from orchestrator.policy.planner.planning_problem import objection
 from orchestrator.policy.planner.types import Cost, CostSteps, Option, SynchronousOption, Terms
 
 HIGH_QUANTILE = 0.95
-"""Quantile of the duration of a slow run, which may reach higher prices."""
+"""Quantile of a slow run's duration. A slow run may continue into hours with higher prices."""
 
 
 def starts(options: Sequence[Option], terms: Terms, now: datetime) -> Iterator[tuple[datetime, tuple[Option, ...]]]:
-    """Yield each time before the deadline at which a price falls, with the options as they are then."""
+    """Yield each time before the deadline at which a price falls, with the options at that time."""
     falls = set()
     for option in options:
         if isinstance(option, SynchronousOption) and objection(option, terms) is None:
@@ -51,7 +51,7 @@ def _shift_costs(cost: Cost, steps: CostSteps, seconds: float) -> tuple[Cost, Co
 
 
 def _shift_pace(pace: Pace, seconds: float) -> Pace:
-    """Return the pace from `seconds` seconds on. Start time and rows ahead are assumed unchanged."""
+    """Return the pace as it will be in `seconds` seconds. Start time and rows ahead are assumed to be unchanged."""
     if not pace.steps:
         return pace
     factor = next((later_factor for begin, later_factor in reversed(pace.steps) if begin <= seconds), 1.0)

@@ -10,11 +10,11 @@ from itertools import pairwise
 from orchestrator.policy.planner.types import BatchOption, Claim, Open, Option, SynchronousOption, Terms
 
 MAX_SPREAD = 30.0
-"""Widest spread of a logarithm, a factor of 10^13. Wider spreads mean nothing and overflow."""
+"""Largest spread of a logarithm, a factor of 10^13. A larger spread is meaningless and overflows."""
 
 
 def check(options: Sequence[Option], terms: Terms, now: datetime, job: Open) -> None:
-    """Raise ValueError, naming the figure, if an input is invalid."""
+    """Raise ValueError if an input is invalid. The message names the figure."""
     running = [one.rows for one in job.running]
     synchronous = [rows for _, rows in job.synchronous]
     claimed = [claim.rows for claim in job.claims]

@@ -1,4 +1,4 @@
-"""Explanations of a plan: its routes, and why other backends get no rows."""
+"""Explanations of a plan: its routes, and the reasons why other backends get no rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.policy.planner.types import BatchOption, Cost, Option, Refusal
 
 
 def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime, reroute: Reroute | None) -> list[Route]:
-    """Return the backends that take rows. `reroute` is the candidate's reroute."""
+    """Return the backends that take rows. `reroute` is the reroute of `candidate`."""
     routes = []
     for batch_share in candidate.batch_shares:
         why = (
@@ -63,7 +63,7 @@ def _figures(
 def refusals_of(
     rows: int, options: Sequence[Option], terms: Terms, now: datetime, chosen: Chosen | None, ours: Capacity
 ) -> tuple[Refusal, ...]:
-    """Return each backend that takes no rows, with the reason."""
+    """Return the backends that take no rows, each with the reason."""
     candidate = chosen.candidate if chosen else None
     taken = {batch_share.option.backend for batch_share in candidate.batch_shares} if candidate else set()
     horizon = ours.horizon

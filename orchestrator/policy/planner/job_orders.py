@@ -1,4 +1,4 @@
-"""Open rows of a job by place, and a decision's orders by shard. Pure."""
+"""A job's open rows by place, and conversion of a decision into orders for shards. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERDUE_SHARE = 0.5
 SENT_TOGETHER = timedelta(minutes=1)
 """Shards created at most this far apart count as sent by one decision."""
 MIN_WANTED_SHARE = 0.05
-"""Least share of a shard's rows that must be wanted elsewhere, because a shard moves as a whole."""
+"""Minimum share of a shard's rows that must be wanted elsewhere. A shard moves only as a whole."""
 
 
 def locate_rows(
@@ -44,8 +44,8 @@ def locate_rows(
 ) -> Open:
     """Return a job's open rows by place.
 
-    `rows` counts open rows by shard. `synchronous` names the backends that answer row by row. `cancel` gives, by
-    backend, the seconds until rows of a cancelled batch are free (95 %).
+    `rows` counts the open rows of each shard. `synchronous` names the backends that answer row by row. `cancel` maps
+    a backend to the seconds until the rows of a cancelled batch are free (95 %).
     """
     running: list[Running] = []
     held: dict[str, int] = {}
@@ -78,7 +78,7 @@ def locate_rows(
 
 
 def _is_probe(shard: Shard, shards: Sequence[Shard]) -> bool:
-    """Return True for a small shard beside which far more rows went to other backends."""
+    """Return True for a small shard that was sent together with far more rows to other backends."""
     if shard.rows > PROBE_ROWS:
         return False
     beside = (
@@ -89,7 +89,7 @@ def _is_probe(shard: Shard, shards: Sequence[Shard]) -> bool:
 
 
 def _free_at(rerouted_at: datetime, longest: float, now: datetime) -> datetime:
-    """Return when rerouted rows are free. An overdue cancel may take half of its age longer."""
+    """Return when rerouted rows are free. An overdue cancel is expected to take another half of its age."""
     since = (now - rerouted_at).total_seconds()
     return now + timedelta(seconds=max(longest - since, OVERDUE_SHARE * since))
 
@@ -97,7 +97,7 @@ def _free_at(rerouted_at: datetime, longest: float, now: datetime) -> datetime:
 def to_reroute(decision: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
     """Return the shards to reroute.
 
-    These are the batches that the decision cancels, and the newest shards at each option that rows leave.
+    These are the batches that the decision cancels, and the newest shards at each option that loses rows.
     """
     wanted: dict[str, int] = {}
     for send in decision.sends:
@@ -115,11 +115,11 @@ def to_reroute(decision: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]
 
 
 EARLY_RETURN = 0.3
-"""If cancelled rows return early, they return after this share of the longest time."""
+"""Share of the longest expected time after which cancelled rows return if they return early."""
 
 
 def returning_rows(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> dict[str, int]:
-    """Return, by option, the rows that will arrive from batches being cancelled; cheapest option first."""
+    """Return the number of rows that each option will get from batches being cancelled, cheapest option first."""
     usable = [option for option in options if objection(option, terms) is None]
     ours = capacity_of(usable, terms, now, job.later, job.claims)
     if not job.coming or not ours.sync_options:
@@ -134,8 +134,8 @@ def returning_rows(job: Open, options: Sequence[Option], terms: Terms, now: date
 def seconds_beside(option: SynchronousOption, rows: int, back: int, job: Open, now: datetime, chance: float) -> float:
     """Return the quantile at `chance` of the seconds until an option has done `rows` rows.
 
-    Meanwhile, `back` rows may arrive from cancelled batches. For a quantile above the median, they are assumed to
-    arrive early, otherwise late.
+    In the meantime, `back` rows may arrive from cancelled batches. They are assumed to arrive early for a quantile
+    above the median, otherwise late.
     """
     alone = option.pace.seconds_for(rows, chance)
     arrival = _seconds_until_free(job, now) * (EARLY_RETURN if chance > 0.5 else 1.0)

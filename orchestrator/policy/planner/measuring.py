@@ -1,8 +1,8 @@
 """Probes of routes with a guessed price: a few of the job's own rows measure a route first. Pure.
 
-An engine paid by the hour costs more per row the slower it is. By a cautious guess of its speed, it may look dearer
-than every other route, and would never get a row. While the engine answers its first rows, rows that would cost more
-elsewhere wait, as long as the target is kept.
+The slower an hourly-paid engine is, the more it costs per row. A cautious guess of its speed may make it look dearer
+than every other route, so that it never gets a row. While the engine answers its first rows, rows that would cost
+more elsewhere wait, as long as the target is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from orchestrator.policy.planner.types import (
 GUESS_SPREAD = 0.5
 """A rate counts as a guess if the spread of its logarithm is at least this."""
 SIZE_CHANCE, SAVING_CHANCE = 0.2, 0.05
-"""P(the engine is at least as fast as assumed): to size the probe, and to estimate its saving."""
+"""P(the engine reaches the assumed rate). The first sizes the probe, the second estimates its saving."""
 NIGHTS = 10
 """Number of similar nights that profit from a measured speed.
 
@@ -48,7 +48,7 @@ MIN_ROWS = 20
 PROBE_SECONDS = 0.5 * MINUTE
 """Seconds that the probe keeps a fast engine busy."""
 REPLAN_SECONDS, WAIT_SECONDS = 0.5 * MINUTE, 3.0 * MINUTE
-"""Seconds until the next replanning, and the further wait that must not endanger the target."""
+"""Seconds until the next replanning, and the longer wait that must not endanger the target."""
 MAX_CHANCE_LOSS = 0.002
 """Largest loss of P(in time) that waiting may cause if the target is missed."""
 
@@ -58,7 +58,8 @@ def measure(
 ) -> tuple[Probe | None, Decision] | None:
     """Return a probe for a new job, and the decision for its other rows.
 
-    The probe is None if those rows measure a route anyway. Return None if waiting does not pay or misses the target.
+    The probe is None if the other rows already measure a route. Returns None if waiting does not pay or would miss
+    the target.
     """
     if not job.waiting or not any(_is_guess(one) for one in options):
         return None
@@ -87,7 +88,7 @@ def measure(
 def keep_waiting(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision | None:
     """Return a decision that lets dearer rows wait while a route is measured.
 
-    Return None if no row waits, or if waiting would endanger the deadline.
+    Returns None if no row waits, or if waiting would endanger the deadline.
     """
     at_work = {backend for backend, rows in job.synchronous if rows}
     guesses = {one.backend for one in options if _is_guess(one, starts=True)} & at_work
@@ -104,7 +105,7 @@ def keep_waiting(job: Open, options: Sequence[Option], terms: Terms, now: dateti
 def _is_guess(option: Option, *, starts: bool = False) -> bool:
     """Return True if the rate of an option is a guess.
 
-    `starts` includes hourly-paid options that have rows but no rate, because they may still be starting.
+    `starts` also includes hourly-paid options without a rate, because they may still be starting.
     """
     if not isinstance(option, SynchronousOption) or option.pace.spread < GUESS_SPREAD:
         return False
@@ -112,7 +113,7 @@ def _is_guess(option: Option, *, starts: bool = False) -> bool:
 
 
 def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = False) -> list[SynchronousOption]:
-    """Return hourly-paid routes with a guessed rate, sorted by their price if they prove fast."""
+    """Return hourly-paid routes with a guessed rate, sorted by the price they would have if fast."""
     routes = [
         one
         for one in options
@@ -125,7 +126,7 @@ def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = F
 
 
 def _fast_variant(option: SynchronousOption, chance: float) -> SynchronousOption:
-    """Return an option at the rate that it reaches with this probability, and at the price of that rate."""
+    """Return an option with the rate that it reaches with probability `chance`, and with the price at that rate."""
     times = math.exp(NORMAL.inv_cdf(1.0 - chance) * option.pace.spread)
     each = option.cost.p50 / Decimal(repr(times))
     pace = replace(option.pace, rate=option.pace.rate * times, spread=GUESS_SPREAD / 2)
@@ -133,7 +134,7 @@ def _fast_variant(option: SynchronousOption, chance: float) -> SynchronousOption
 
 
 def _probe_rows(option: SynchronousOption, waiting: int) -> int:
-    """Return the number of rows to measure a speed; 0 if that is too large a share of the job."""
+    """Return the number of rows that measure a speed, or 0 if the probe would take too large a share of the job."""
     rows = max(MIN_ROWS, int(_fast_variant(option, SIZE_CHANCE).pace.rate * PROBE_SECONDS))
     most = int(waiting * MAX_PROBE_SHARE)
     return min(rows, most) if most >= MIN_ROWS else 0
@@ -144,7 +145,8 @@ def _hold_back(
 ) -> Decision | None:
     """Return the `plain` decision, except that rows wait if a guessed route may be cheaper for them.
 
-    A few rows still go to each guessed route. Return None if no row waits, or if waiting endangers the deadline.
+    A few rows still go to each guessed route. Returns None if no row waits, or if waiting would endanger the
+    deadline.
     """
     if terms.late_cost is not None or plain.cancel or any(send.source is not None for send in plain.sends):
         return None
@@ -206,7 +208,7 @@ def _state_after_wait(
 ) -> tuple[Open, datetime]:
     """Return the job and the time after a wait, if the rows at `failed` routes come back undone.
 
-    If `all_lost`, the rows sent now come back undone, too.
+    If `all_lost`, all rows sent now come back undone, too.
     """
     synchronous, sent_now = dict(job.synchronous), []
     leaves = 0.0

@@ -1,6 +1,6 @@
-"""Turns observations of backends (shards and progress) into the planner's inputs (forecasts). Pure.
+"""Conversion of observations of backends (shards and progress) to forecasts for the planner. Pure.
 
-All forecasts are derived from times stored with shards, so they survive a crash and are equal in all processes.
+All forecasts are derived from times stored with shards. So they survive a crash and are the same in all processes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, starts_of, 
 from orchestrator.policy.planner.types import SLIPS, BatchOption, Claim
 
 ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
-"""Assumed seconds until rows of a cancelled batch are free: at a provider, and at our own server."""
+"""Assumed seconds until the rows of a cancelled batch are free: at a provider, and at our own server."""
 ASSUMED_START, QUICK_START = 60.0, 10.0
-"""Assumed seconds until the first row is done: by an engine that has to start, and by an API that always runs."""
+"""Assumed seconds until the first row is done: at an engine that has to start, and at an API that always runs."""
 ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
-"""Assumed seconds from the end of the last batch to the finished job; and how many rows add one second."""
+"""Assumed seconds from the end of the last batch to the finished job, and the number of rows that adds one second."""
 SILENT_AFTER = 15 * MINUTE
-"""A provider without an answer for this many seconds counts as silent. orch polls batches more often than this."""
+"""Seconds without an answer after which a provider counts as silent. orch polls batches more often than this."""
 GIVEN_UP = 2 * MINUTE
 """Seconds until rows are free at a provider that is silent or cannot cancel: orch does not wait for its answer."""
 TODAY = timedelta(hours=12)
@@ -38,29 +38,34 @@ TODAY = timedelta(hours=12)
 UNSEEN_SLIP = 0.05
 """P(a cancel takes far longer than planned) before any cancel was observed. It falls as 1 / (1 + count)."""
 FINISH_QUANTILE, WAIT_QUANTILE = 0.99, 0.95
-"""Quantiles to plan with: of the time to finish, and of cancels and starts."""
+"""Quantiles used for planning: of the time to finish, and of cancels and starts."""
 _UNSEEN_NIGHTS = 2.0
-"""Weight of the priors, in nights. They assume that late batches do not slow engines and show no row before the end.
+"""Weight of the priors, in nights.
+
+The priors assume that late batches do not slow engines, and that no row is seen before a batch's end.
 """
 _NIGHT_DECAY = 0.93
 """Each newer night multiplies the weight of all older ones by this."""
 SLIP_FACTOR = 1.5
-"""A cancel that takes this many times the planned time is too late."""
+"""A cancel that takes this many times its planned time is too slow."""
 CONFIRMED_BY = 20
-"""Number of newer runs after which a cost above its p95 is forgotten, unless a newer run cost about as much."""
+"""Number of newer runs after which a cost above its p95 is forgotten. A newer run that cost about as much prevents
+this.
+"""
 
 
 class Asker(Struct, frozen=True):
-    """The job that a forecast is for. Rows of the jobs in `first` go before the rows of this job."""
+    """The job that a forecast is for. Rows of the jobs in `first` are done before this job's rows."""
 
     series: str
     first: frozenset[JobId] = frozenset()
 
 
 def goes_first(jobs: Iterable[Job], mine: Job, now: datetime | None = None) -> frozenset[JobId]:
-    """Return the jobs whose rows an engine does before those of `mine`, by the due times of their batches.
+    """Return the jobs whose rows an engine does before the rows of `mine`. The order follows the due times of
+    batches.
 
-    `now` is the time at which batches are sent; without it, the time at which each job was created.
+    `now` is the time at which batches are sent. Without `now`, it is the time at which each job was created.
     """
 
     def place(job: Job) -> tuple[float, float]:
@@ -71,7 +76,7 @@ def goes_first(jobs: Iterable[Job], mine: Job, now: datetime | None = None) -> f
 
 
 def last_used(sight: Sight, now: datetime) -> datetime | None:
-    """Return when a backend last had rows, or None if never."""
+    """Return the time at which a backend last had rows, or None if it never had any."""
     return max((now if one.state in AT_BACKEND else one.ended_at or now for one in sight.shards), default=None)
 
 
@@ -103,7 +108,7 @@ def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBa
 
 
 def _silent_since(shard: Shard, now: datetime) -> datetime | None:
-    """Return the time of the last report on a batch whose provider has been silent since then, or None.
+    """Return the time of a silent provider's last report on a batch, or None if the provider is not silent.
 
     The batch may have ended.
     """
@@ -112,7 +117,7 @@ def _silent_since(shard: Shard, now: datetime) -> datetime | None:
 
 
 def seconds_until_free(shards: Sequence[Shard], now: datetime) -> float:
-    """Return the seconds from a cancel now until the rows of a hosted batch are free (95 %)."""
+    """Return the seconds until the rows of a hosted batch are free if it is cancelled now (95 % quantile)."""
     return GIVEN_UP if silence(shards, now) else cancel_seconds(shards, now)
 
 
@@ -129,7 +134,7 @@ def median_cancel(shards: Sequence[Shard], now: datetime) -> float:
 
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
-    """Return P(a cancel takes far longer than `seconds`)."""
+    """Return P(a cancel takes far longer than `seconds`, its planned time)."""
     if silence(shards, now):
         return SLIPS  # orch does not wait for a cancel at this provider, so the lengths of cancels do not matter
     seen = _cancel_waits(shards)
@@ -148,9 +153,10 @@ def _cancel_age(shards: Sequence[Shard], now: datetime) -> float:
 
 
 def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
-    """Return the lengths of observed cancels: only the longest of each hour, as cancels of an hour are correlated.
+    """Return the longest observed cancel of each hour. Only the longest counts, because cancels of an hour are
+    correlated.
 
-    Batches that completed before their cancel do not count, nor do batches given up at a silent provider.
+    Batches that completed before their cancel do not count. Nor do batches given up at a silent provider.
     """
     by_hour: dict[datetime, Wait] = {}
     for shard in shards:
@@ -169,7 +175,7 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
 def first_row_share(shards: Sequence[Shard]) -> float:
     """Return the mean share of a batch's run time until its first row is seen done.
 
-    The latest batch of each night counts. A prior assumes that no row is seen before the end.
+    Only the largest share of each night counts. A prior assumes that no row is seen before the end.
     """
     latest: dict[date, float] = {}
     for one in shards:
@@ -183,8 +189,9 @@ def first_row_share(shards: Sequence[Shard]) -> float:
 
 
 def paid_twice(shards: Sequence[Shard]) -> float:
-    """Return the share of nights when orch rerouted a batch without waiting for its end, so that rows were billed
-    twice.
+    """Return the share of nights on which rows were billed twice.
+
+    On these nights, orch rerouted a batch without waiting for its end.
     """
     nights, twice = set[date](), set[date]()
     for one in shards:
@@ -204,11 +211,11 @@ def late_nights(shards: Sequence[Shard]) -> frozenset[date]:
 
 
 def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) -> dict[str, tuple[float, float]]:
-    """Return, by batch backend, P(an engine is slower than half of `rate` | batches there are late), and its lowest
-    speed.
+    """Return how slow an engine is while batches are late, by batch backend.
 
-    That speed is a share of `rate`, which is in work per second. `late` has each backend's late nights. Backends
-    without slow late nights are left out.
+    Each value has P(the engine is slower than half of `rate` | batches there are late), and its lowest speed. That
+    speed is a share of `rate`, which is in work per second. `late` has each backend's late nights. Backends without
+    slow late nights are left out.
     """
     found = {}
     for backend, nights in late.items():
@@ -219,7 +226,9 @@ def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) 
 
 
 def silence(shards: Sequence[Shard], now: datetime) -> float:
-    """Return the seconds since a provider's last answer; 0 if the provider answers, or has no batches."""
+    """Return the seconds since a silent provider's last answer. Returns 0 if the provider answers, or has no
+    batches.
+    """
     asked = [shard.seen_at or shard.submitted_at for shard in shards if shard.state is ShardState.SUBMITTED]
     last = max((at for at in asked if at is not None), default=now)
     silent = (now - last).total_seconds()
@@ -257,7 +266,7 @@ def claims(
 
 
 def finish_seconds(jobs: Iterable[tuple[int, datetime, datetime]], rows: int, now: datetime) -> float:
-    """Return the 99 % quantile of the seconds from the last answer to the finished job.
+    """Return the 99 % quantile of the seconds from the last answer until the job is finished.
 
     `jobs` are earlier jobs: (rows, end of the last batch, end of the job).
     """
@@ -272,7 +281,9 @@ def _assumed_finish(rows: int) -> float:
 
 
 def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -> float:
-    """Return the 95 % quantile of the seconds from sending rows to an idle engine until the first row is done."""
+    """Return the 95 % quantile of the seconds that an idle engine takes from receiving rows to its first finished
+    row.
+    """
     waits = [
         Wait(one.sent, (one.first - one.sent).total_seconds())
         for one in starts_of(sight)
@@ -325,7 +336,10 @@ def pace(
 
 
 def _last_answer(shards: Iterable[Shard]) -> datetime | None:
-    """Return the last time at which a row is known to be done: a shard's first row, or a completed shard's end."""
+    """Return the last time at which a row is known to be done.
+
+    That is the end of a completed shard, or the first row of another shard.
+    """
     ends = (one.ended_at if one.provider_status == BatchStatus.COMPLETED else one.first_at for one in shards)
     return max((at for at in ends if at is not None), default=None)
 
@@ -339,9 +353,9 @@ def _remaining_start(shards_there: Sequence[Shard], start: float, now: datetime)
 
 
 def reask_share(runs: Sequence[tuple[int, int]], prior: float = 200.0) -> float:
-    """Return the share of rows asked again, from earlier runs: (rows answered, rows asked again), newest first.
+    """Return the share of rows that are sent again, as a decay-weighted mean with a prior of `prior` rows.
 
-    It is a decay-weighted mean with a prior of `prior` rows.
+    `runs` are earlier runs: (rows answered, rows sent again), newest first.
     """
     rows, reasked = prior, prior * _ASSUMED_REASK_SHARE
     for newer, (answered, more) in enumerate(runs):
@@ -351,7 +365,7 @@ def reask_share(runs: Sequence[tuple[int, int]], prior: float = 200.0) -> float:
 
 
 def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, float]:
-    """Return the share of rows that escalate to a stronger model: expected, and 95 % quantile for `rows` rows.
+    """Return the expected share of rows that escalate to a stronger model, and its 95 % quantile for `rows` rows.
 
     `runs` are earlier runs: (rows answered, rows escalated), newest first.
     """
@@ -362,12 +376,13 @@ def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, fl
 
 
 def dearest(runs: Sequence[tuple[float, float, float]]) -> float:
-    """Return the highest likely cost of a run, as a multiple of its p50, from earlier runs that exceeded their p95.
+    """Return the highest likely cost of a run, as a multiple of its p50. It is learned from runs that exceeded their
+    p95.
 
     `runs` are (p50, p95, cost), newest first. Returns 0 if no run exceeded its p95. Forecasts miss some causes, such
-    as an unannounced price rise. The few excesses seen are hardly the worst, so the largest of k excesses counts (1 +
-    1/k) times. An excess counts until `CONFIRMED_BY` runs in a row stay below half of it. The p95 of later runs
-    includes the excess, so these runs do not exceed their p95 again.
+    as an unannounced price rise. The few observed excesses are probably not the worst, so the largest of k excesses
+    counts (1 + 1/k) times. An excess counts until `CONFIRMED_BY` runs in a row stay below half of it. The p95 of
+    later runs includes the excess, so these runs do not exceed their p95 again.
     """
     seen = [(cost / p50 - 1.0, cost > p95) for p50, p95, cost in runs if p50 > 0]
     recent = max((excess for excess, _ in seen[:CONFIRMED_BY]), default=0.0)

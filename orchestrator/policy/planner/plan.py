@@ -1,4 +1,4 @@
-"""`plan`: routes, cost, chance and refusals of a job's rows at submission. Pure."""
+"""Plans of a job's rows at submission: routes, cost, chance and refusals. Pure."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from orchestrator.policy.planner.search import Chosen, Position, best, holding
 from orchestrator.policy.planner.types import Claim, Cost, Open, Option, Plan, PlanVerdict, Terms
 
 SEARCH_LIMIT = timedelta(days=8)
-"""Latest deadline that orch suggests, counted from now."""
+"""Longest time from now to a deadline that orch suggests."""
 _MINUTE = timedelta(minutes=1)
 _NEARLY = Decimal("0.98")
-"""Least share of the smallest feasible budget (known to 1 %) at which an amount counts as that budget."""
+"""An amount of at least this share of the smallest feasible budget counts as feasible. The budget is known to 1 %."""
 
 
 class _Work(Struct, frozen=True):
@@ -73,11 +73,11 @@ def plan(
     claims: tuple[Claim, ...] = (),
     later_cost: Cost | None = None,
 ) -> Plan:
-    """Return the cheapest plan that meets the terms, or else the likeliest within the budget, with feasible terms.
+    """Return the cheapest plan that meets the terms, or else the likeliest plan within the budget.
 
-    `later` rows will be made from the answers, for `later_cost` in total (None: at the price of these rows).
-    `claims` are the possible needs of other jobs. Rows wait for a cheaper hour if the plan still meets the terms.
-    Raises ValueError for invalid figures.
+    If no plan meets the terms, the result names the nearest feasible terms. `later` rows will be made from the
+    answers, for `later_cost` in total (None: at the price of these rows). `claims` are the possible needs of other
+    jobs. Rows wait for a cheaper hour if the plan still meets the terms. Raises ValueError for invalid figures.
     """
     check(options, terms, now, Open(rows, later=later, claims=claims))
     best = _plan_from(rows, price_over_time(options, rows), terms, now, later, claims, later_cost)
@@ -93,7 +93,7 @@ def plan(
 
 
 def covering(plan: Plan, dearest: float, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
-    """Return the plan with an "at most" of at least `dearest` times the expected cost.
+    """Return the plan with its "at most" raised to `dearest` times the expected cost.
 
     The raised "at most" exceeds neither the cost of all rows at the dearest option nor the budget.
     """
@@ -112,7 +112,7 @@ def _plan_from(
     claims: tuple[Claim, ...],
     later_cost: Cost | None,
 ) -> Plan:
-    """Plan rows that are sent `now`."""
+    """Return the plan for rows that are sent `now`."""
     usable = tuple(option for option in options if objection(option, terms) is None)
     more = cost_of_later(later, usable, terms, later_cost)
     work = _Work(rows, later, claims, usable, more, now)
@@ -169,10 +169,10 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
 
 
 def _price(work: _Work, free: Chosen, budget: Decimal | None) -> str:
-    """Describe the cost of the rows in `free`, the best plan without a budget, and at the cheapest backend if it is
-    less.
+    """Describe the cost of the rows in `free`, the best plan without a budget.
 
-    `budget` is the smallest budget that is feasible for the deadline.
+    If the cheapest backend costs less, its cost is described, too. `budget` is the smallest budget with which the
+    deadline is feasible.
     """
     most = free.at_most + work.more.p95
     told = f"expected {in_dollars(money(free.expected) + work.more.p50)}, at most {in_dollars(most)}"
@@ -186,7 +186,10 @@ def _price(work: _Work, free: Chosen, budget: Decimal | None) -> str:
 
 
 def _earliest_deadline(work: _Work, terms: Terms) -> datetime | None:
-    """Bisect for the earliest deadline that is feasible within the budget, to the minute or 2 %."""
+    """Bisect for the earliest deadline that is feasible within the budget, to the minute or 2 %.
+
+    Returns None if even `SEARCH_LIMIT` is too short.
+    """
 
     def holds(minutes: int) -> bool:
         return work.holding(replace(terms, deadline=work.now + minutes * _MINUTE, late_cost=None)) is not None
@@ -205,7 +208,10 @@ def _earliest_deadline(work: _Work, terms: Terms) -> datetime | None:
 
 
 def _smallest_budget(work: _Work, terms: Terms) -> Decimal | None:
-    """Bisect for the smallest budget that is feasible for the deadline, to a cent or 1 %, or return None."""
+    """Bisect for the smallest budget with which the deadline is feasible, to a cent or 1 %.
+
+    Returns None if no budget is enough.
+    """
 
     def holds(budget: Decimal | None) -> Chosen | None:
         return work.holding(replace(terms, budget=budget, late_cost=None))

@@ -1,4 +1,4 @@
-"""Parts of a planning problem: the capacity of usable options until the deadline, and their batches."""
+"""Parts of a planning problem: the usable options' capacity until the deadline, their batches, and reroutes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from orchestrator.policy.planner.types import (
 )
 
 LIKELY = 0.5
-"""Least P(in time) of a batch that takes over rows from an option that proves too slow."""
+"""Minimum P(in time) of a batch that takes over rows from an option that proves too slow."""
 LATER_ROWS_SHARE = 0.75
-"""Largest share of the time that is reserved for later rows."""
+"""Maximum share of the time that may be reserved for later rows."""
 
 
 def objection(option: Option, terms: Terms) -> str | None:
-    """Return the reason why a job may not use an option, or None. A local job uses local options only."""
+    """Return the reason why a job may not use an option, or None. A local job may use local options only."""
     if terms.local_only and option.location != "local":
         return NOT_LOCAL
     return option.objection
@@ -44,7 +44,7 @@ def capacity_of(
 ) -> Capacity:
     """Return the capacity of the synchronous options until these rows must be answered.
 
-    They must be answered by the deadline, less the margin and the time for `later` rows made from the answers.
+    That time is the deadline, less the margin and the time for `later` rows made from the answers.
     """
     synchronous = [option for option in usable if isinstance(option, SynchronousOption)]
     budget = math.inf if terms.budget is None else float(terms.budget)
@@ -64,7 +64,7 @@ def capacity_of(
 
 
 def _stage_seconds(rows: int, ours: Capacity, usable: Sequence[Option]) -> float:
-    """Return a safe estimate of the seconds that a stage of `rows` rows takes."""
+    """Return the seconds that a stage of `rows` rows takes, estimated cautiously."""
     lows = [(sync, sync.low) for sync in ours.sync_options if sync.low > 0]
     if not lows:
         each = [option.turnaround.within(0.9) for option in batches_of(usable)]
@@ -82,7 +82,7 @@ def _stage_seconds(rows: int, ours: Capacity, usable: Sequence[Option]) -> float
 
 
 def cost_of_later(later: int, options: Sequence[Option], terms: Terms, stated: Cost | None = None) -> Cost:
-    """Return the cost of later rows: as `stated`, otherwise at the cheapest option."""
+    """Return the cost of later rows: `stated` if given, otherwise their cost at the cheapest option."""
     if stated is not None:
         return stated
     costs = [option.cost for option in options if objection(option, terms) is None]
@@ -115,7 +115,7 @@ def reroute_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> Rerou
 
 
 def _latest_reroute(candidate: CandidatePlan, reroute_after: float, ours: Capacity) -> float:
-    """Bisect for the latest reroute that is still in time, up to the next candidate wait."""
+    """Bisect for the latest reroute that is still in time, before the next candidate wait."""
     bottom, top = reroute_after, next((wait for wait in WAITS if wait > reroute_after), reroute_after)
     burden, held, causes = candidate.in_batches + candidate.coming, candidate.held, candidate.causes
     slow_too = ours.slow_too(burden, held, arrival(candidate), candidate.fallback, causes)
@@ -128,7 +128,7 @@ def _latest_reroute(candidate: CandidatePlan, reroute_after: float, ours: Capaci
 
 
 def finish_of(candidate: CandidatePlan, ours: Capacity, chance: float) -> float:
-    """Return the quantile at `chance` of the seconds until all rows are done; infinite if unknown."""
+    """Return the quantile at `chance` of the seconds until all rows are done. Returns infinity if it is unknown."""
     usual, spread = ours.seconds(candidate.coming, candidate.held, candidate.free_in, candidate.fallback)
     sync_options = usual * math.exp(NORMAL.inv_cdf(chance) * spread)
     if not candidate.batch_shares:
@@ -150,9 +150,9 @@ def money(dollars: float) -> Decimal:
 
 
 def after(now: datetime, seconds: float) -> datetime | None:
-    """Return the time `seconds` from now; None if it is never."""
+    """Return the time `seconds` from now, or None if that is never."""
     return None if math.isinf(seconds) or seconds > NEVER else now + timedelta(seconds=seconds)
 
 
 NEVER = 1e9
-"""Seconds that count as never."""
+"""A time further away than this many seconds counts as never."""

@@ -1,4 +1,4 @@
-"""Probes of routes long unused, so that their speed is known before a deadline depends on it. Pure."""
+"""Probes of routes that were long unused, to know their speed before a deadline depends on it. Pure."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from orchestrator.policy.planner.types import (
 PROBE_SECONDS = 5.0 * MINUTE
 """Seconds that a probe keeps a synchronous option busy."""
 LATEST_RETURN = 0.5
-"""Share of the time left after which a probe's rows may come back undone without harm."""
+"""Share of the remaining time after which a probe's rows may still come back undone without harm."""
 _MAX_CHANCE_LOSS = 0.002
-"""Largest loss of P(in time) that a probe may cause. The target must be kept in any case."""
+"""Largest loss of P(in time) that a probe may cause. P(in time) must also stay at or above the target."""
 _BATCH_NAME = "a probe"
 
 
 class ProbeRule(Struct, frozen=True):
     """Conditions for a probe of a long unused route.
 
-    A probe is due if a route got no row for `after` seconds. The probe's cost (95 %) is at most the share `share` of
-    the job's expected cost.
+    A probe is due if a route got no row for `after` seconds. The 95 % quantile of the probe's cost is at most the
+    share `share` of the job's expected cost.
     """
 
     after: float = 7.0 * DAY
@@ -56,11 +56,12 @@ def choose_probe(
     rule: ProbeRule | None,
     last_used: Mapping[str, datetime],
 ) -> tuple[Probe | None, Decision] | None:
-    """Return a probe and the decision for the other rows; None if no probe is due or safe.
+    """Return a probe and the decision for the other rows, or None if no probe is due or safe.
 
-    A probe goes to a route that was never measured and may be cheap, or by `rule` to a long unused route. Only
-    a job whose rows all wait gets a new probe. Rows may wait until a possibly cheap route is measured. The target is
-    kept even if all probe rows come back undone, and the budget covers plan and probe.
+    A probe goes to a route that was never measured and may be cheap. By `rule`, it may also go to a long unused
+    route. Only a job whose rows are all waiting gets a new probe. Rows may wait until a possibly cheap route is
+    measured; the probe is then None. The target is kept even if all probe rows come back undone. The budget covers
+    the plan and the probe.
     """
     if job.synchronous:
         decision = keep_waiting(job, options, terms, now)
@@ -89,7 +90,7 @@ def _due_routes(
     options: Sequence[Option], plain: Decision, terms: Terms, now: datetime, rule: ProbeRule,
     last_used: Mapping[str, datetime],
 ) -> Iterator[Option]:  # fmt: skip
-    """Yield the routes due for a probe: routes that a reroute needs first, then the longest unused."""
+    """Yield the routes due for a probe: first routes that a reroute needs, then the longest unused routes."""
     taken = {send.backend for send in plain.sends}
     needed = plain.reroute.to if plain.reroute else ()
     due = [
@@ -114,7 +115,7 @@ def _idle_seconds(option: Option, last_used: Mapping[str, datetime], now: dateti
 
 
 def _probe_rows(option: Option, waiting: int, expected: Decimal, rule: ProbeRule) -> int:
-    """Return the number of rows that a probe may have; 0 if they are too few to measure the route."""
+    """Return the number of rows that a probe may have, or 0 if they are too few to measure the route."""
     most = int(waiting * MAX_PROBE_SHARE)
     if option.cost.p95 > 0:
         most = min(most, int(Decimal(repr(rule.share)) * expected / option.cost.p95))
@@ -129,9 +130,9 @@ def _probe_rows(option: Option, waiting: int, expected: Decimal, rule: ProbeRule
 def _is_harmless(
     option: Option, rows: int, job: Open, options: Sequence[Option], terms: Terms, now: datetime, plain: Decision
 ) -> bool:
-    """Return True if the job meets the target even if the probe's rows come back undone and late.
+    """Return True if the job meets the target even if the probe's rows come back late and undone.
 
-    A route that the plan needs for a reroute stays usable here, because the plan takes that risk anyway.
+    A route that the plan needs for a reroute stays usable in this check, because the plan takes that risk anyway.
     """
     counted_on = plain.reroute is not None and option.backend in plain.reroute.to
     left = options if counted_on else [one for one in options if one.backend != option.backend]
@@ -143,7 +144,7 @@ def _is_harmless(
 def _rest_decision(
     option: Option, rows: int, job: Open, options: Sequence[Option], terms: Terms, now: datetime
 ) -> Decision | None:
-    """Return the decision for the other rows once the probe is sent; None if the probe would change their routes."""
+    """Return the decision for the other rows once the probe is sent. None if the probe would change their routes."""
     others = replace(job, waiting=job.waiting - rows)
     if isinstance(option, BatchOption):
         others = replace(others, running=(Running(_BATCH_NAME, option.backend, rows, now),))

@@ -53,25 +53,25 @@ from orchestrator.policy.planner.types import (
 MIN_CHANCE_GAIN = 0.05
 """If no plan holds, a move must raise the chance by this much."""
 MIN_GIVE_UP_CHANCE = 0.5
-"""If a cancel takes too long, its rows are sent to other backends only if P(in time there) is at least this."""
+"""Minimum P(in time elsewhere) for moving the rows of a cancel that takes too long to other backends."""
 MIN_BATCH_CHANCE = 0.5
-"""Rows move to a batch only if P(done before its reroute) is at least this."""
+"""Minimum P(done before its reroute) of a batch that takes over rows."""
 MIN_TIME_GAIN = 0.2
-"""If the job is late anyway, a move must shorten the time by this share."""
+"""If the job is late anyway, a move must shorten the time by at least this share."""
 MIN_MOVE_GAIN = 0.02
-"""If the deadline is uncertain, a move between options must raise the chance by this much."""
+"""If the deadline is uncertain, a move between options must raise the chance by at least this much."""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
-"""Bounds of the time until the next replanning."""
+"""Shortest and longest time until the next replanning, in seconds."""
 WATCH_SECONDS = DETECTION_SECONDS / 2
-"""Replanning interval while other options could take over rows."""
+"""Maximum seconds until the next replanning while other options could take over rows."""
 
 
 class _Board(Struct, frozen=True):
     """State of a job for one replanning.
 
     `batches` may get rows. `held` counts the rows at each usable option. `excluded` are rows at options with an
-    objection, which must give the rows back. orch waits at most `cancel_wait` seconds for a cancel, then sends its
-    rows to other backends (infinite: never).
+    objection, which must give the rows back. orch waits at most `cancel_wait` seconds for a cancel (infinite: no
+    limit). After that, it sends the rows to other backends.
     """
 
     ours: Capacity
@@ -93,9 +93,9 @@ class _Board(Struct, frozen=True):
 def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
     """Decide what to do now with a job's open rows.
 
-    A synchronous option with an objection gives its rows back; batches at such a backend keep running. Waiting rows
-    keep waiting for a cheaper hour if the target is still met. Raises KeyError if a backend that holds rows is not
-    among the options, and ValueError for invalid figures.
+    A synchronous option with an objection gives its rows back. Batches at a backend with an objection keep running.
+    Waiting rows keep waiting for a cheaper hour if the target is still met. Raises KeyError if a backend that holds
+    rows is not among the options, and ValueError for invalid figures.
     """
     check(options, terms, now, job)
     send_now = best = _replan(job, price_over_time(options, _open_rows(job)), terms, now)
@@ -127,7 +127,7 @@ def _decide_to_wait(later: Decision, found: Decision, start: datetime, now: date
 
 
 def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
-    """Decide without waiting for a cheaper hour."""
+    """Decide as `replan` does, but without waiting for a cheaper hour."""
     board = _board(job, options, terms, now)
     rest = _without_probes(job, board, now)
     chosen = _choose(rest, board, now)
@@ -155,9 +155,10 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
 
 
 def _wait_for_cancels(job: Open, ours: Capacity, held: Rows, options: Sequence[Option], now: datetime) -> float:
-    """Return the longest wait, in seconds, for a running cancel before its rows are sent to other backends.
+    """Return the longest wait for a running cancel, in seconds, before its rows are sent to other backends.
 
-    Infinite if no cancel takes too long, or if other backends could not do the rows in time.
+    Returns infinity if no cancel takes too long, or if other backends could not do the rows in time. Also infinite if
+    the budget does not cover paying twice.
     """
     if not job.coming or not held:
         return math.inf
@@ -184,7 +185,7 @@ def _coming_in(job: Open, now: datetime) -> float:
 
 
 def _without_probes(job: Open, board: _Board, now: datetime) -> Open:
-    """Return the job as if its probes in batches were cancelled now: their rows can be taken back at any time."""
+    """Return the job as if its probes in batches were cancelled now. Their rows can be taken back at any time."""
     probes = [one for one in job.running if one.is_probe]
     if not probes or not board.ours.sync_options:
         return job
@@ -200,7 +201,7 @@ def _without_probes(job: Open, board: _Board, now: datetime) -> Open:
 def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms, now: datetime) -> tuple[str, ...]:
     """Return the batches of probes to cancel.
 
-    A probe ends if only probes are left, if other batches are rerouted, or half-way to the deadline.
+    A probe ends if only probes are left, if other batches are rerouted, or halfway to the deadline.
     """
     if rest is job:
         return ()
@@ -211,7 +212,9 @@ def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms,
 
 
 def _over_budget(job: Open, board: _Board, now: datetime) -> Decision:
-    """Return the decision if no candidate plan fits the budget: nothing new is sent, and running batches continue."""
+    """Return the decision for a job without a candidate plan within the budget: send nothing new, and let batches
+    run.
+    """
     at = _position(job, board, job.running, 0, now)
     candidate = CandidatePlan(at.batch_shares, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
     waits = job.waiting + job.rerouted + job.coming > 0
@@ -251,7 +254,8 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
     """Return the best candidate plan. A reroute that is due within a minute is done now.
 
-    It cancels only the batch with the most rows if that is cheaper and the other batches stay safe, otherwise all.
+    If it is cheaper and the other batches stay safe, only the batch with the most rows is cancelled. Otherwise all
+    batches are cancelled.
     """
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     at = _position(job, board, running, 0, now)
@@ -280,7 +284,9 @@ def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
 
 
 def _surplus_to_batches(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
-    """Move rows that options cannot do in time to a batch if that is better. It is cheaper than a late reroute."""
+    """Move rows that options cannot do in time to a batch, if that is better. A batch is cheaper than a late
+    reroute.
+    """
     held, sync_options, horizon = board.held, board.ours.sync_options, board.ours.horizon
     does = [sync.between(0.0, max(0.0, horizon), sync.rate) for sync in sync_options]
     surplus = [max(0, math.ceil(rows - done)) for rows, done in zip(held, does, strict=True)]
@@ -337,7 +343,7 @@ def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
 
 
 def _position(job: Open, board: _Board, running: Sequence[Running], count: int, now: datetime) -> Position:
-    """Return the position of all rows after the first `count` running batches are cancelled."""
+    """Return the position of all rows after cancelling the first `count` running batches."""
     cancelled, remaining = running[:count], running[count:]
     batch_shares: dict[str, BatchShare] = {}
     for one in remaining:
@@ -373,7 +379,10 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
 
 
 def _billed_rows(running: Running, option: BatchOption) -> int:
-    """Return the rows billed even after a cancel: all of them if they are done or the cancel has no effect."""
+    """Return the number of rows billed even after a cancel.
+
+    All rows are billed if they are done or if the cancel has no effect.
+    """
     return running.rows if running.is_over or option.silent > 0 or not option.cancels else 0
 
 
@@ -393,7 +402,7 @@ def _option_of(board: _Board, running: Running) -> BatchOption:
 
 
 def _sends(job: Open, candidate: CandidatePlan, ours: Capacity) -> list[Send]:
-    """Order the sends of a candidate plan.
+    """Return the orders to send the rows of a candidate plan.
 
     Batches take waiting rows first, then rows that leave an option, then rerouted rows.
     """
@@ -419,7 +428,9 @@ def _take(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from_
 
 
 def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
-    """Return moves away from options that are too slow, unless other options could still take over later."""
+    """Return moves of rows from options that are too slow. Rows stay if other options could still take them over
+    later.
+    """
     candidate = chosen.candidate
     before, held, fallback = candidate.before, candidate.held, candidate.fallback
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)

@@ -1,4 +1,4 @@
-"""Enumeration of candidate plans, and choice of the best.
+"""Enumeration of candidate plans, and the choice of the best plan.
 
 The candidates depend on neither deadline nor budget, so more time or money never makes a plan worse.
 """
@@ -27,11 +27,11 @@ from orchestrator.policy.planner.capacity import Capacity, Rows
 from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost, Terms
 
 PARTS = 8
-"""Number of parts into which rows are divided between batches and synchronous routes."""
+"""Number of equal parts into which rows are divided between batches and synchronous routes."""
 COARSE_WAITS = frozenset(WAITS[::3])
-"""Reroute times to try if every candidate is late: fewer, to save time."""
+"""Reroute times to try if every candidate is late. They are fewer than `WAITS`, to save time."""
 MIN_CHANCE = 0.1
-"""A smaller chance counts as 0."""
+"""Chances below this count as 0."""
 
 
 class Position(Struct, frozen=True):
@@ -62,7 +62,8 @@ class Position(Struct, frozen=True):
 class Chosen(Struct, frozen=True):
     """A candidate plan with its figures. `value` is the expected cost plus the cost of being late.
 
-    If `holds`, the plan meets the target, apart from rows that already come back from cancelled batches.
+    `holds` is True if the plan meets the target. It does not consider rows that already come back from cancelled
+    batches.
     """
 
     candidate: CandidatePlan
@@ -81,7 +82,7 @@ def best(
     *,
     all_fallbacks: bool = True,
 ) -> Chosen | None:
-    """Return the cheapest candidate that holds; if none does, the likeliest within the budget, or None.
+    """Return the cheapest candidate that holds. If none holds, return the likeliest within the budget, or None.
 
     With `late_cost`, lateness is part of the price. Of equal candidates, the first wins. If `all_fallbacks` is False,
     either all options are fallbacks or none is. Other choices matter only if there is a budget or no candidate holds.
@@ -97,7 +98,7 @@ def best(
 
 
 def holding(position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms) -> Chosen | None:
-    """Return the cheapest candidate that meets deadline and budget, or None."""
+    """Return the cheapest candidate that meets the deadline and the budget, or None."""
     fallbacks = range(len(capacity.sync_options) + 1)
     return _cheapest(
         _judge_all(_candidates(position, batches, capacity, fallbacks), capacity, terms), capacity, terms
@@ -105,7 +106,9 @@ def holding(position: Position, batches: Sequence[BatchOption], capacity: Capaci
 
 
 def _judge_all(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> list[Judged]:
-    """Return each candidate at each reroute time at which it holds; with `late_cost`, at each reroute time."""
+    """Return each candidate at each reroute time at which it holds. With `late_cost`, return it at every reroute
+    time.
+    """
     late = terms.late_cost is not None
     return [one for candidate in candidates for one in judge(candidate, capacity, terms, late=late)]
 
@@ -119,7 +122,7 @@ def _cheapest(judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Cho
 
 
 def _add_fallback(chosen: Chosen, judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen:
-    """Add a reroute to a plan that relies on batches alone, if the budget covers one."""
+    """Add a reroute to a plan that relies on batches alone, if the budget covers the reroute."""
     candidate = chosen.candidate
     if not candidate.batch_shares or candidate.reroute_after is not None or terms.late_cost is not None:
         return chosen
@@ -136,7 +139,9 @@ def _add_fallback(chosen: Chosen, judged: Iterable[Judged], capacity: Capacity, 
 
 
 def _likeliest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen | None:
-    """Return the candidate with the best chance; if every chance is negligible, the least late one."""
+    """Return the candidate with the best chance. If every chance is negligible, return the candidate that is least
+    late.
+    """
     judged = (one for candidate in candidates for one in judge(candidate, capacity, terms, late=True))
     some = (one for one in judged if one.reroute_after is None or one.reroute_after in COARSE_WAITS)
     affordable = [chosen for one in some if (chosen := _choose_affordable(one, capacity, terms))]
@@ -158,7 +163,9 @@ def _comparable_chance(chance: float) -> float:
 
 
 def _lateness_steps(one: Chosen, capacity: Capacity) -> int:
-    """Return the expected lateness in steps of 10 %, so that smaller differences do not decide."""
+    """Return the expected lateness in steps of 10 %, so that smaller differences do not decide. Up to a minute is
+    step 0.
+    """
     late = lateness(one.candidate, capacity)
     return 0 if late <= 60.0 else math.ceil(math.log(late, 1.1)) if math.isfinite(late) else 10**6
 
@@ -192,7 +199,7 @@ def _candidates(
 
 
 def _bets(position: Position, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
-    """Yield divisions of rows into batches. Rerouted rows go to no backend that the job has left."""
+    """Yield divisions of rows into batches. Rerouted rows never return to a backend that the job has left."""
     yield ()
     others = position.others(batches) if position.rerouted else []
     yield from _divisions(position.waiting + position.rerouted, others)
@@ -200,7 +207,10 @@ def _bets(position: Position, batches: Sequence[BatchOption]) -> Iterator[tuple[
 
 
 def _divisions(rows: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
-    """Yield ways to send some or all parts of the rows to one backend, or to several, cheapest first."""
+    """Yield ways to send some or all parts of the rows to batches.
+
+    Each way uses one backend, or several backends with the cheapest first.
+    """
     parts = sorted({-(-rows * part // PARTS) for part in range(1, PARTS + 1)} - {0})
     for option in batches:
         fit = [rows for rows in parts if option.least <= rows <= most_rows(option)]
@@ -225,11 +235,11 @@ def _spill(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...]:
 def _synchronous_rows(
     position: Position, rows: int, fallback: int, capacity: Capacity
 ) -> Iterator[tuple[Rows, Rows]]:
-    """Yield the rows to send to synchronous options, and the rows they then hold.
+    """Yield the rows to send to synchronous options, and the rows that the options then hold.
 
-    Cheap options get the rows of their median pace, if other options can take over the rows that a low pace leaves.
-    Otherwise, they get the rows of their low pace. They get the rows of their high pace if a batch would do the rest
-    later.
+    A cheap option gets as many rows as its median pace allows, if other options can take over what a low pace would
+    leave. Otherwise, it gets as many as its low pace allows. It gets as many as its high pace allows if a batch would
+    do the rest later.
     """
     if not rows:
         yield (0,) * len(capacity.sync_options), position.held

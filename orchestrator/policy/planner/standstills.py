@@ -1,4 +1,6 @@
-"""Options that stand still: a few rows show their return, and others wait for it while other options can do them."""
+"""Options that stand still. A few rows show when an option returns; other rows wait while other options can do
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,20 @@ from orchestrator.policy.planner.search import Chosen
 from orchestrator.policy.planner.types import MAX_PROBE_SHARE, PROBE_ROWS, BatchOption, Send
 
 MIN_MOVE_SHARE = 0.03
-"""A move must involve more than this share of the rows held, and save at least this share of the cost."""
+"""Smallest share of the held rows that a move must involve, and smallest share of the cost that it must save."""
 PROBE_SECONDS = 600.0
-"""Minimum seconds that a probe's rows wait at an option that stands still."""
+"""Minimum seconds that a probe's rows must be able to wait at an option that stands still."""
 RETURN_SECONDS = 600.0
-"""Rows wait for an option that stands still if other options can do them this many seconds later."""
+"""Rows wait for an option that stands still if other options could still do the rows this many seconds later."""
 MAX_PROBE_LOSS = 0.002
-"""If no plan holds, a waiting probe may lower the chance by at most this."""
+"""Largest loss of chance that a waiting probe may cause if no plan holds."""
 
 
 def until_return(chosen: Chosen, ours: Capacity) -> tuple[Chosen, list[Send]]:
-    """Move rows of dearer options to a cheaper option that stands still. Return the plan, and the moves of sent rows.
+    """Move rows from dearer options to a cheaper option that stands still. Return the plan, and the moves of sent
+    rows.
 
-    The rows wait there for its return as long as the dearer options can surely do them later.
+    The rows wait for the option's return as long as the dearer options can surely do them later.
     """
     candidate, fallback = chosen.candidate, chosen.candidate.fallback
     still = next((place for place, low in enumerate(ours.lows[:fallback]) if not low), None)
@@ -38,7 +41,7 @@ def until_return(chosen: Chosen, ours: Capacity) -> tuple[Chosen, list[Send]]:
     ]
 
     def waiting(rows: Rows) -> Rows:
-        """Return the rows by option that stay or wait for the return, if these `rows` may move."""
+        """Return the rows by option after moving those of `rows` for which waiting pays."""
         stay = [0 if waits else count for count, waits in zip(rows, pays, strict=True)]
         stay[still] += sum(rows) - sum(stay)
         return tuple(stay)
@@ -58,7 +61,7 @@ def until_return(chosen: Chosen, ours: Capacity) -> tuple[Chosen, list[Send]]:
 
 
 def with_probe(chosen: Chosen, ours: Capacity, batches: Sequence[BatchOption], waiting: int) -> Chosen:
-    """Move a few of the plan's new rows to a cheaper option that has no rows, to measure its present speed.
+    """Move a few of the plan's new rows to a cheaper option without rows, to measure its present speed.
 
     The option stood still, or was too slow for more rows. The plan stays unchanged if no other option could take
     these rows over later.
@@ -95,7 +98,7 @@ def with_probe(chosen: Chosen, ours: Capacity, batches: Sequence[BatchOption], w
 def _with_batch_probe(
     chosen: Chosen, rest: CandidatePlan, rows: int, price: float, ours: Capacity, batches: Sequence[BatchOption]
 ) -> Chosen:
-    """Send `rows` rows in a batch to a cheaper backend that has no rows. `rest` is the plan without them."""
+    """Send `rows` rows in a batch to a cheaper backend that has no rows. `rest` is the plan without these rows."""
     taken = {share.option.backend for share in rest.batch_shares}
     cheaper = [
         one for one in batches
@@ -114,16 +117,16 @@ def _with_batch_probe(
 
 
 def rows_can_stay(candidate: CandidatePlan, ours: Capacity, seconds: float) -> bool:
-    """Return True if other options could still take the rows over after `seconds`, and after rerouted rows arrive."""
+    """Return True if other options could take the rows over after `seconds` and after rerouted rows arrive."""
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
     later = max(seconds, arrival(candidate))
     return ours.horizon > 0 and ours.fits(burden, candidate.held, later, candidate.fallback)
 
 
 def transfers(movable: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
-    """Return the sends that turn the rows by option `before` into `after`.
+    """Return the moves that change the rows by option from `before` to `after`.
 
-    No option gives more rows than it had before these orders (`movable`).
+    An option gives at most the rows that it had before these orders (`movable`).
     """
     names = [sync.option.backend for sync in ours.sync_options]
     gives = {

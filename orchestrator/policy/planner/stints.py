@@ -22,30 +22,31 @@ OUTPUT_WEIGHT = 8.0
 MAX_GAP = timedelta(minutes=15)
 """Progress samples further apart say nothing about the time between them."""
 MAX_PAUSE = timedelta(seconds=5)
-"""A shard sent within this time after the previous shard counts as sent without a pause."""
+"""Longest time between two shards that counts as no pause."""
 DOUBTED_FOR = timedelta(hours=12)
-"""Time for which an engine may still be idle after its rows were taken back."""
+"""Time for which an engine may be at a standstill after its rows were taken back."""
 MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
-"""Polls may see the first and last row of a shard together: `MIN_ROWS` rows are assumed to take at least `MIN_SPAN`.
-"""
+"""`MIN_ROWS` rows are assumed to take at least `MIN_SPAN`: one poll may see the first and last row of a shard."""
 MIN_LEFT_SHARE = 0.3
-"""Minimum rows left at a sample, as a share of the rows done since the previous sample.
+"""Minimum number of rows left at a sample, as a share of the rows done since the previous sample.
 
-With fewer left, the interval says nothing about the speed.
+If fewer rows are left, the interval says nothing about the speed.
 """
 _FINAL = frozenset(status for status in BatchStatus if status.is_final)
 
 
 class Sight(Struct, frozen=True):
-    """Observations of one backend: newest shards of every job, latest last; and progress samples, oldest first."""
+    """Observations of one backend: the newest shards of every job, latest last, and progress samples, oldest
+    first.
+    """
 
     backend: str
     shards: Sequence[Shard]
     progress: Sequence[ProgressSample] = ()
     holds: Sequence[EngineHold] = ()
-    """Times at which the backend's engines took rows, if the number of engines changes with demand."""
+    """Times at which the backend's engines took rows. Set only if the number of engines changes with demand."""
     most_engines: int = 0
-    """Largest number of engines; 0 if the number does not change."""
+    """Maximum number of engines; 0 if the number does not change."""
 
     def of_jobs(self, jobs: Collection[JobId]) -> Sight:
         """Return the observations of these jobs only."""
@@ -57,7 +58,7 @@ class Sight(Struct, frozen=True):
 
 
 def unfinished(shard: Shard, rows: int) -> int:
-    """Return how many of a shard's open `rows` its backend has not done yet, by the backend's own report.
+    """Return the number of a shard's open `rows` that its backend has not done yet, by the backend's own report.
 
     If the batch has ended but its files are missing, all rows are unfinished.
     """
@@ -72,8 +73,8 @@ def waits_for_answers(shard: Shard) -> bool:
 class Start(Struct, frozen=True):
     """Rows sent to an idle engine, and the time of their first answer.
 
-    An engine is `doubted` if its last rows were taken back. It may stand still, so the wait does not count as a
-    start.
+    `is_doubted` is True if the engine's last rows were taken back. The engine may stand still, so the wait does not
+    count as a start.
     """
 
     sent: datetime
@@ -82,7 +83,7 @@ class Start(Struct, frozen=True):
 
 
 def starts_of(sight: Sight) -> Iterator[Start]:
-    """Yield the times at which rows were sent to an idle engine."""
+    """Yield each time at which rows were sent to an idle engine, oldest first."""
     busy_until: datetime | None = None
     was_taken_back = False
     for shard in sight.shards:
@@ -111,9 +112,9 @@ def stints_of(
     since: datetime | None = None,
     weight: float = OUTPUT_WEIGHT,
 ) -> list[Stint]:
-    """Return a backend's stints since `since`, sorted and without overlap.
+    """Return a backend's stints since `since` (None: all), sorted and without overlap.
 
-    Stints come from progress samples, or from shards for jobs without samples of work.
+    Stints come from progress samples. For jobs without samples of work, they come from shards.
     """
     by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
     for one in sight.progress:
@@ -162,7 +163,7 @@ def _start_intervals(sight: Sight, start: float, now: datetime) -> list[tuple[da
 
 
 def _without_starts(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, datetime]]) -> list[Stint]:
-    """Return the stints without engine starts, which say nothing about speed.
+    """Return the stints without engine starts, because a start says nothing about speed.
 
     If a start takes longer than assumed, the excess counts as a standstill.
     """
@@ -180,7 +181,9 @@ def _without_starts(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, da
 def _current_sample(
     shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datetime
 ) -> ProgressSample | None:
-    """Return a job's progress now, computed from its shards; None if the job has no batch at the backend."""
+    """Return a job's present progress, computed from its shards. Returns None if the job has no batch at the
+    backend.
+    """
     if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
         return None
     last = samples[-1]
@@ -197,10 +200,10 @@ def _current_sample(
 def samples_at_work(
     samples: Sequence[ProgressSample], shards: Sequence[Shard], now: datetime
 ) -> Iterator[tuple[ProgressSample, ProgressSample]]:
-    """Yield consecutive samples of a job that had enough rows to do all the time between them.
+    """Yield pairs of consecutive samples between which a job always had enough rows to do.
 
-    `shards` are the job's shards at the engine. The last few rows say nothing about speed, and a pause between two
-    waves is not a standstill.
+    `shards` are the job's shards at the engine. The last few rows of a job say nothing about speed. A pause between
+    two waves is not a standstill.
     """
     intervals = _work_intervals(shards, now)
     begins = [begin for begin, _ in intervals]
@@ -235,10 +238,10 @@ def _stints_of_samples(
 def _stints_of_shards(
     shards: Sequence[Shard], idle: Collection[datetime], start: float, weight: float
 ) -> Iterator[Stint]:
-    """Yield the stints of jobs that ran between two polls, from their shards. Their rate is a lower bound.
+    """Yield the stints of jobs that ran between two polls, derived from their shards. Their rate is a lower bound.
 
-    Overlapping shards are one stint, because the order of their rows is unknown. At an `idle` engine, the stint
-    begins when the first row is done. For a few rows that time is unreliable: rows that took little longer than a
+    Overlapping shards form one stint, because the order of their rows is unknown. At an `idle` engine, the stint
+    begins when the first row is done. For a few rows, that time is unreliable. Rows that took little longer than a
     start show only the start.
     """
     groups: list[list[Shard]] = []
@@ -277,7 +280,7 @@ def _ended_at(shard: Shard) -> datetime:
 
 
 def merge(stints: Iterable[Stint]) -> list[Stint]:
-    """Merge stints of several jobs into stints of the engine: concurrent work is added."""
+    """Merge the stints of several jobs into stints of the engine. Concurrent work is added up."""
     ordered = sorted(stints, key=lambda one: one.begin)
     if all(a.end <= b.begin for a, b in pairwise(ordered)):
         return ordered

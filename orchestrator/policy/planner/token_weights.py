@@ -1,8 +1,8 @@
 """Work of an output token relative to a prompt token, learned from an engine's progress. Pure.
 
 Without this weight, rows with short answers would give a wrong speed for rows with long answers. Each job that had an
-engine to itself yields prompt tokens, output tokens and seconds. The weight is a maximum a posteriori estimate, under
-which the speeds of all jobs agree best. If all jobs have the same mix of tokens, the estimate is the prior.
+engine to itself yields prompt tokens, output tokens and seconds. The weight is a maximum a posteriori estimate: with
+it, the speeds of all jobs agree best. If all jobs have the same mix of tokens, the estimate is the prior.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from orchestrator.core.shards import Shard
 from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, samples_at_work
 
 ASSUMED_SPREAD, MEASURED_SPREAD = 0.7, 0.25
-"""Spread of the logarithm of the prior weight: assumed, and measured by a bench."""
+"""Spread of the logarithm of the prior weight: of an assumed weight, and of a weight measured by a bench."""
 SPEED_SPREAD = 0.15
 """Spread of the logarithm of a job's speed that the weight does not explain."""
 MIN_SECONDS = 60.0
-"""Observations shorter than this are ignored."""
+"""Minimum seconds of an observation. Shorter observations are ignored."""
 _STEPS = 80
 _LOWEST, _HIGHEST = 0.5, 200.0
 _GRID = tuple(_LOWEST * math.pow(_HIGHEST / _LOWEST, step / _STEPS) for step in range(_STEPS + 1))
@@ -37,7 +37,10 @@ class JobWork(Struct, frozen=True):
 
 
 def output_weight(sight: Sight, measured: float | None = None) -> float:
-    """Return the maximum a posteriori weight for a backend. `measured` is a bench's weight, or None."""
+    """Return the maximum a posteriori weight of an output token at a backend.
+
+    `measured` is the weight that a bench measured, or None.
+    """
     observed = [one for one in exclusive_work(sight) if one.seconds >= MIN_SECONDS and one.input_tokens > 0]
     prior, spread = (OUTPUT_WEIGHT, ASSUMED_SPREAD) if measured is None else (measured, MEASURED_SPREAD)
     if len(observed) < 2:
@@ -54,7 +57,7 @@ def _misfit(observed: Sequence[JobWork], weight: float) -> float:
 
 
 def exclusive_work(sight: Sight) -> list[JobWork]:
-    """Return each job's work in stretches in which no other job made progress."""
+    """Return each job's work in times when no other job made progress."""
     by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
     for one in sight.progress:
         by_job[one.job_id].append(one)

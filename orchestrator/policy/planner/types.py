@@ -1,7 +1,7 @@
 """Inputs and results of the planner, as plain values.
 
-Money is Decimal dollars. Times are aware UTC datetimes, lengths of time are seconds. All rows of one planning are
-alike: rows of another task or model get a plan of their own.
+Money is in Decimal dollars. Times are aware UTC datetimes, durations are in seconds. All rows of one planning are
+alike: rows of another task or model get their own plan.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from orchestrator.policy.forecast import NORMAL, Pace, Turnaround
 DAY = 86_400.0
 ASSUMED_MARGIN = 120.0
 MIN_ANSWER_SHARE = 0.15
-"""Rows get at least this share of the time left, however long the margin is."""
+"""Minimum share of the remaining time that is left for rows, however long the margin is."""
 PROBE_ROWS, MAX_PROBE_SHARE = 20, 0.02
-"""Maximum size of a probe: in rows, and as a share of all rows sent with it."""
+"""Maximum size of a probe: in rows, and as a share of all rows sent together with the probe."""
 SLIPS = 0.003
 """Assumed P(a cancel takes far longer than planned)."""
 MARGIN_SIGMAS, FINISH_SPREAD = 2.33, 0.5
-"""The margin is the 99 % quantile (2.33 sigma) of a log-normal time to finish, with this spread of the logarithm."""
+"""The margin is the 99 % quantile (2.33 sigma) of a log-normal time to finish. Its logarithm has this spread."""
 
 
 class Cost(Struct, frozen=True):
@@ -40,7 +40,7 @@ NOTHING = Cost(Decimal(0), Decimal(0))
 
 
 CostSteps = tuple[tuple[float, Cost], ...]
-"""Later prices of a row: (seconds from now, cost from then on)."""
+"""Later prices of a row, as pairs of seconds from now and the cost from then on."""
 
 
 class BatchOption(Struct, frozen=True):
@@ -48,10 +48,12 @@ class BatchOption(Struct, frozen=True):
 
     After a cancel, rows are free within `cancel_seconds` (95 %) and within `cancel_usual` (median; None: the same).
     With probability `slips`, a cancel takes far longer. A batch shows its first row after the share `begins` of its
-    run time (1: none before its end). `room` is the quota of enqueued rows (None: no limit); other jobs fill `behind`
-    of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not answered for
-    `silent` seconds. If `cancels` is False, the provider charges for rows that orch has given up. Otherwise it did so
-    on the share `paid_twice` of nights. `objection` is the reason not to send rows, or None.
+    run time (1: no row before its end). `room` is the quota of enqueued rows (None: no limit), of which other jobs
+    fill `behind`. A batch has at least `least` rows, and expires after `window` seconds.
+
+    The provider has not answered for `silent` seconds. If `cancels` is False, the provider charges for rows that orch
+    has given up. Otherwise it charged for such rows on the share `paid_twice` of nights. `objection` is the reason
+    not to send rows, or None.
     """
 
     backend: str
@@ -76,9 +78,9 @@ class SynchronousOption(Struct, frozen=True):
     """A route that answers row by row: our own server in front of a local engine, or of a flex or realtime tier.
 
     `pace.ahead` counts the rows of other jobs that go first. Rows taken back are free after `cancel_seconds`. A
-    `timed` option is paid by the hour, so a row costs half at twice the speed. `cost_steps` are its later prices.
-    `slow_with` gives two figures by batch backend: P(far slower than `pace` | batches there are late), and that speed
-    as a share of `pace`.
+    `timed` option is paid by the hour, so a row costs half at twice the speed. `cost_steps` has the option's later
+    prices. `slow_with` has two figures for each batch backend: P(far slower than `pace` | batches there are late),
+    and that speed as a share of `pace`.
     """
 
     backend: str
@@ -96,7 +98,7 @@ Option = BatchOption | SynchronousOption
 
 
 class Claim(Struct, frozen=True):
-    """Rows of other jobs, now at `source`, that need the same routes with probability `chance`, and go first."""
+    """Rows of other jobs, now at `source`. With probability `chance`, they need the same routes and go first."""
 
     source: str
     rows: int
@@ -104,10 +106,10 @@ class Claim(Struct, frozen=True):
 
 
 class Terms(Struct, frozen=True):
-    """The job's requirements. `budget` is the money left for these rows.
+    """The job's requirements. `budget` is the money left for these rows, in dollars (None: no limit).
 
-    `target` is the P(all rows done by the deadline) that a plan must reach. `late_cost`, in dollars per hour late,
-    replaces the target by a price. `margin` is the time from the last answer to the finished job, in seconds.
+    `target` is the P(all rows done by the deadline) that a plan must reach. `late_cost` replaces the target with a
+    price, in dollars per hour late. `margin` is the seconds from the last answer to the finished job.
     """
 
     deadline: datetime
@@ -118,17 +120,17 @@ class Terms(Struct, frozen=True):
     margin: float = ASSUMED_MARGIN
 
     def seconds(self, now: datetime) -> float:
-        """Return the seconds left to answer rows: until the deadline less the margin. Negative after the deadline.
+        """Return the seconds left to answer rows: until the deadline, less the margin. Negative after the deadline.
 
-        At least 15 % of the time left remains, however long the margin is.
+        The result is at least 15 % of the time until the deadline, however long the margin is.
         """
         left = (self.deadline - now).total_seconds()
         return max(left - self.margin, MIN_ANSWER_SHARE * left) if left > 0 else left
 
     def finishes(self, now: datetime) -> float:
-        """Return P(the job finishes in time), if its rows are answered within `seconds(now)`.
+        """Return P(the job finishes in time), given that its rows are answered within `seconds(now)`.
 
-        The chance is below 1 if little time is left, so that the rows take a part of the margin.
+        The chance is below 1 if so little time is left that the rows take a part of the margin.
         """
         left = (self.deadline - now).total_seconds()
         if left <= 0 or left - self.margin >= MIN_ANSWER_SHARE * left:
@@ -140,9 +142,9 @@ class Terms(Struct, frozen=True):
 class Running(Struct, frozen=True):
     """A running batch with `rows` rows that have no result yet.
 
-    If `is_over`, the provider has done the rows and orch waits for their files. Done rows are paid for in any case.
-    If `is_probe`, the rows were sent to see if the backend is faster now. If `has_begun`, the first row of the batch
-    was seen done.
+    If `is_over`, the provider has done the rows, and orch waits for their files. Done rows are billed in any case. If
+    `is_probe`, the rows were sent to find out if the backend is faster now. If `has_begun`, the first row of the
+    batch was seen done.
     """
 
     batch: str
@@ -158,12 +160,13 @@ class Open(Struct, frozen=True):
     """A job's rows without an outcome, by place.
 
     `waiting` rows may go anywhere. `rerouted` rows came back from a cancelled batch. They go to no batch of the
-    backends in `left`, where the job has cancelled a batch. If `left` is empty, they go to no batch at all.
-    `coming` rows are still in cancelled batches, and are free by `coming_at`; if `is_coming_late`, their cancel has
-    taken longer than planned. These batches have done `coming_done` further rows. `synchronous` counts rows by
-    backend. A row in two places counts at the synchronous backend only. `later` rows will be made from these answers;
-    they cost `later_cost` in total (None: as much as these rows). `claims` are the possible needs of other
-    jobs.
+    backends in `left`, at which the job has cancelled a batch. If `left` is empty, they go to no batch at all.
+    `coming` rows are still in cancelled batches, and are free by `coming_at`. If `is_coming_late`, their cancel has
+    taken longer than planned. These batches have done `coming_done` further rows.
+
+    `synchronous` counts rows by backend. A row in two places counts at the synchronous backend only. `later` rows
+    will be made from these answers. They cost `later_cost` in total (None: the same per row as these rows). `claims`
+    are the possible needs of other jobs.
     """
 
     waiting: int = 0
@@ -181,7 +184,7 @@ class Open(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """A backend that takes `rows` rows. `chance` is P(done there by the deadline, without a reroute)."""
+    """A backend that takes `rows` rows. `chance` is P(these rows are done by the deadline without a reroute)."""
 
     backend: str
     rows: int
@@ -193,7 +196,7 @@ class Route(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A backend that takes no rows, and the reason. The figures assume that it took all rows; None if unknown."""
+    """A backend that takes no rows, and the reason. Its figures are for all rows of the job; None if unknown."""
 
     backend: str
     reason: str
@@ -204,10 +207,9 @@ class Refusal(Struct, frozen=True):
 
 
 class Reroute(Struct, frozen=True):
-    """A plan to cancel the batches that still run at the time `at`.
+    """A plan to cancel the batches that are still running at the time `at`.
 
-    Their open rows go to the backends `to`, cheapest first. `needed` is the probability that a reroute becomes
-    necessary.
+    Their open rows go to the backends `to`, cheapest first. `needed` is P(a reroute becomes necessary).
     """
 
     at: datetime
@@ -218,7 +220,8 @@ class Reroute(Struct, frozen=True):
 class PlanVerdict(Struct, frozen=True):
     """Result of checking a plan against the terms, with the reason and the nearest feasible terms.
 
-    `deadline` is the earliest that the budget allows. `budget` is the smallest that the deadline allows.
+    `deadline` is the earliest deadline that the budget allows. `budget` is the smallest budget that the deadline
+    allows.
     """
 
     holds: bool
@@ -227,7 +230,7 @@ class PlanVerdict(Struct, frozen=True):
     budget: Decimal | None = None
 
     def nearest(self, words: TermWords) -> list[str]:
-        """Return the nearest feasible terms as a user writes them."""
+        """Return the nearest feasible terms, in the form in which a user writes them."""
         told = []
         if self.deadline is not None:
             told.append(words.term("deadline", self.deadline.astimezone().isoformat(timespec="minutes")))
@@ -238,9 +241,9 @@ class PlanVerdict(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True):
-    """A few rows that measure a route that was never measured, or not used for long.
+    """A few rows that measure a route that was never measured, or not used for a long time.
 
-    `at_most` is the 95 % quantile of their cost.
+    `at_most` is the 95 % quantile of their cost, in dollars.
     """
 
     backend: str
@@ -250,10 +253,11 @@ class Probe(Struct, frozen=True):
 
 
 class FirstRow(Struct, frozen=True):
-    """A row asked at a backend before its batch. `at_most` is in dollars; None if its answer has no length limit.
+    """A row sent to a backend before its batch. `at_most` is its cost in dollars, None if its answer has no length
+    limit.
 
-    `saves` is the saving, in dollars, that its batches can expect from the cache that the row writes; None without a
-    cache.
+    `saves` is the expected saving of its batches, in dollars, from the cache that the row writes. It is None without
+    a cache.
     """
 
     backend: str
@@ -267,7 +271,7 @@ class Plan(Struct, frozen=True):
 
     `at_most` is the 95 % quantile of the cost, including a reroute; the budget covers it. `done_p50` and `done_p95`
     are quantiles of the time at which all rows are done; None if unknown. If `routes` is empty, no plan fits the
-    budget. The rows of `probe` are part of the plan. `first_rows` are asked before the batches. Rows wait until
+    budget. The rows of `probe` are part of the plan. `first_rows` are sent before the batches. Rows wait until
     `starts_at`, when a price falls (None: they are sent now).
     """
 
@@ -288,7 +292,7 @@ class Plan(Struct, frozen=True):
 class Send(Struct, frozen=True):
     """An order to send rows to a backend.
 
-    `source` is the backend that the rows leave; None for `waiting` and `rerouted` rows.
+    `source` is the backend that the rows leave, or None for `waiting` and `rerouted` rows.
     """
 
     rows: int
@@ -299,10 +303,10 @@ class Send(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     """Orders of a replanning: batches to cancel and rows to send.
 
-    Without orders, nothing changes until `next_look`. `chance` is P(all rows done by the deadline), and `expected` is
-    the cost of the open rows, both after these orders. `reroute` is the planned reroute of batches that keep running.
-    If `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, orch no longer waits for cancelled
-    batches to end, because their rows are needed elsewhere.
+    Without orders, nothing changes until `next_look`. `chance` is P(all rows done by the deadline) after these
+    orders, and `expected` is the cost of the open rows. `reroute` is the planned reroute of batches that keep
+    running. If `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, orch no longer waits for
+    cancelled batches to end, because their rows are needed elsewhere.
     """
 
     cancel: tuple[str, ...]
