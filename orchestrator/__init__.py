@@ -1,4 +1,4 @@
-"""Run batch LLM jobs over documents and frames: finished by the hour you name, for the least money."""
+"""Run batch LLM jobs over documents and frames, by a deadline you set and at the lowest cost."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _PLACES = {
 
 
 _OTHERWISE = {"map": "map_rows"}
-"""Public names of functions that have another name in the library, because the public one would hide a built-in."""
+"""Public names that differ from the library's function names, because the public name would hide a built-in."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is used: `import orchestrator` alone loads nothing."""
+    """Import a public name on first use, so that `import orchestrator` alone loads nothing."""
     if name == "documents":
         return import_module("orchestrator.documents")
     if name not in __all__:

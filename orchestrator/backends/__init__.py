@@ -1,7 +1,7 @@
 """Batch APIs behind a few operations: upload, create, find, retrieve, cancel, download.
 
-The next step after a failed call depends on what the call left behind, which the error's type tells. NotSent and
-BackendRefused (with BackendBusy and AccountError) left nothing. After Uncertain, the call may have been carried out.
+The error's type tells what a failed call left behind. NotSent and BackendRefused (with BackendBusy and AccountError)
+left nothing. After Uncertain, the call may have been carried out.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from orchestrator.policy.preflight import DirectAnswer
 
 SHARD_KEY = "orch_shard"
-"""Key of a batch's metadata that holds our shard's id."""
+"""Metadata key of a batch that holds our shard's id."""
 HOME_KEY = "orch_home"
-"""Key of a batch's metadata that holds the home that created the batch. Several homes may share an account."""
+"""Metadata key of a batch that holds the home that created it. Several homes may share an account."""
 
 NO_CANCEL = "no_cancel"
-"""Code of a refused cancel at a provider that has no call to end a batch."""
+"""Error code for a cancel at a provider that has no call to end a batch."""
 
 BATCH_GONE = "batch_gone"
 """Problem code of a batch that its backend has lost. The rows go into another batch."""
 
 
 SentLines = Mapping[bytes, Sequence[str]]
-"""The ids of a batch's rows at the backend, by the digest of their request."""
+"""Row ids of a batch at the backend, by the digest of the row's request."""
 
 
 class LineProblem(Struct, frozen=True):
@@ -49,9 +49,9 @@ class LineProblem(Struct, frozen=True):
 class RemoteBatch(Struct, frozen=True):
     """A batch as its backend reports it. Only our own server reports `upstream_seconds`.
 
-    `is_counted`: the backend reported numbers of completed or failed rows, so zeros are real. `shard` is our shard's
-    id and `home` the batch's creator, if the batch carries them. `rows` is the number of rows, None until the backend
-    reports it. `created_at`, `over_at` (the end) and `told_at` (the answer) are by the backend's clock.
+    `is_counted` is true if the backend reported completed or failed rows, so that zeros are real. `shard` is our
+    shard's id and `home` is the batch's creator, if the batch carries them. `rows` is the number of rows, None until
+    the backend reports it. `created_at`, `over_at` (the end) and `told_at` (the answer) are by the backend's clock.
     """
 
     id: str
@@ -92,7 +92,8 @@ class RemoteFile(Struct, frozen=True):
 
 
 class BatchOrder(Struct, frozen=True):
-    """A batch to create from the input file of `upload`. It carries our shard's id if the provider allows that.
+    """A batch to create from the input file that `upload` returned. It carries our shard's id if the provider allows
+    that.
 
     `model` is the backend's name for the model of all rows.
     """
@@ -107,10 +108,10 @@ class BatchOrder(Struct, frozen=True):
 
 
 class Intent(Struct, frozen=True):
-    """A create whose outcome may be unknown: requested at `since`, with the rows of the local file `input_path`.
+    """A create whose outcome may be unknown, requested at `since` with the rows of the local file `input_path`.
 
-    `known` returns when we requested a batch by its id, None if the batch is not ours. `input_file_id` is our upload,
-    if any.
+    `known` returns the time when we requested the batch with this id, or None if the batch is not ours.
+    `input_file_id` is the id of our upload, if any.
     """
 
     shard: str
@@ -126,7 +127,7 @@ class Sighting:
     """Result of a search for a batch: the batch, the reason why the search is `undecided`, both, or neither.
 
     With both, the batch belongs to the intent, but its id is not confirmed. `doubles` are further batches of the same
-    intent: a gateway may turn one create into two. `is_blank`: the list had no batch at all.
+    intent, because a gateway may turn one create into two. `is_blank` is true if the list had no batch at all.
     """
 
     batch: RemoteBatch | None = None
@@ -136,14 +137,14 @@ class Sighting:
 
 
 class Download(Struct, frozen=True):
-    """Result of a download: the number of `bytes`, and why it broke off (`cut`), None if complete."""
+    """Result of a download: the number of `bytes`, and the reason why it broke off (`cut`), None if complete."""
 
     bytes: int
     cut: str | None = None
 
 
 class DoctorCheck(Struct, frozen=True):
-    """A free check of `orch doctor`."""
+    """A check of `orch doctor` that costs nothing."""
 
     name: str
     ok: bool
@@ -157,18 +158,19 @@ class Backend(Protocol):
     """Seconds after an uncertain `create` within which its batch may still appear in a listing."""
 
     def account(self) -> str:
-        """Return the owner of the visible batches: the organisation if known, else the key's fingerprint. Has no
-        secret.
+        """Return the owner of the visible batches: the organisation if known, else the key's fingerprint.
+
+        The result contains no secret.
         """
 
     def upload(self, path: Path, name: str) -> str:
-        """Upload an input file under a name. Return its id. An existing file with this name is reused."""
+        """Upload an input file under this name and return its id. An existing file with this name is reused."""
 
     def create(self, order: BatchOrder) -> RemoteBatch:
         """Create a batch, without retries. Raises only NotSent, BackendRefused or Uncertain."""
 
     def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
-        """Send a request line's row to the synchronous endpoint, without retries, and wait at most a minute.
+        """Send one row to the synchronous endpoint, without retries, and wait at most a minute.
 
         Raises only NotSent, if the call did not leave this machine.
         """
@@ -183,7 +185,10 @@ class Backend(Protocol):
         """Return the batch's current state; None if the backend answers that it does not know the id."""
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """List the batches since `since` once. Return those with a shard's id; None if batches carry no id."""
+        """List the batches created since `since`, once, and return those that carry a shard's id.
+
+        Returns None if batches at this backend carry no id.
+        """
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         """Return a batch's custom_ids from its input file, or else from its results; None if neither file exists."""
@@ -192,32 +197,36 @@ class Backend(Protocol):
         """Return all batches since about `since`, ours or not. Raises Uncertain if some cannot be read."""
 
     def sent_line(self, line: bytes) -> tuple[str, bytes]:
-        """Return the id in a line of our input files, and the digest of its request, as `input_lines` has it."""
+        """Return the custom_id in a line of our input files, and its request's digest as in `input_lines`."""
 
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
-        """Return the rows of a batch by the digest of their request; None if no file with them can be read."""
+        """Return a batch's row ids by the digest of their request; None if no file with the rows can be read."""
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         """Search the backend's list for a batch created at about `since`."""
 
     def cancel(self, batch_id: str) -> None:
-        """Ask the backend to end a batch. A finished batch does not change."""
+        """Ask the backend to end a batch. A finished batch stays unchanged."""
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
         """Download a result file in OpenAI's shape to `path`, durably. If the download breaks off, keep the received
         part.
 
-        `input_path` is the shard's input file, whose custom_ids the result has. Raises an error if no bytes arrived.
+        `input_path` is the shard's input file, whose custom_ids appear in the result. Raises an error if no bytes
+        arrived.
         """
 
     def size_of(self, file_id: str) -> int | None:
-        """Return the reported size of a file in bytes, or None."""
+        """Return the size of a file in bytes, or None if the backend does not report it."""
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
-        """Write a running batch's results so far to `path`; False if the backend does not offer them."""
+        """Write a running batch's results so far to `path`. Return False if the backend does not offer them."""
 
     def read_on(self, batch_id: str, kind: str, first: int, most: int) -> bytes | None:
-        """Return up to `most` bytes of a running batch's results from `first` on; None if the backend offers none."""
+        """Return at most `most` bytes of a running batch's results, from byte `first` on.
+
+        Returns None if the backend does not offer them.
+        """
 
     def forget_file(self, file_id: str) -> None:
         """Delete a file. A missing file is not an error."""
@@ -229,7 +238,7 @@ class Backend(Protocol):
         """Yield every batch input file of the account."""
 
     def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
-        """Check, at no cost, that the backend is reachable with the key and knows these models."""
+        """Check, at no cost, that the backend accepts the key and knows these models."""
 
     def close(self) -> None:
         pass
@@ -250,7 +259,7 @@ _decode_line = json_decoder(_Line).decode
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in an input line, and a digest of the request that does not depend on the id."""
+    """Return an input line's custom_id, and a digest of its request that does not depend on the id."""
     try:
         found = _decode_line(line)
     except JSON_ERRORS:
@@ -259,7 +268,7 @@ def sent_line(line: bytes) -> tuple[str, bytes]:
 
 
 def by_request(lines: Iterable[tuple[str, bytes]]) -> SentLines:
-    """Return the ids of lines by the digest of their request. A line without an id counts under its number."""
+    """Group the ids of lines by the digest of their request. The line's number replaces a missing id."""
     found: dict[bytes, list[str]] = {}
     for number, (name, digest) in enumerate(lines, 1):
         found.setdefault(digest, []).append(name or str(number))
@@ -267,5 +276,5 @@ def by_request(lines: Iterable[tuple[str, bytes]]) -> SentLines:
 
 
 def line_digest(line: bytes) -> bytes:
-    """Return a digest of an input line for comparisons, eight bytes long."""
+    """Return an eight-byte digest of an input line, for comparisons."""
     return blake2b(line.strip(), digest_size=8).digest()

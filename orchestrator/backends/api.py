@@ -22,8 +22,9 @@ Headers = httpx2.Headers
 
 
 class ApiAnswer(Struct, frozen=True):
-    """An unparsed answer. `next_page` is the token of a list's next page; None if the last entry's id is the
-    token.
+    """An unparsed answer. `next_page` is the token of a list's next page.
+
+    If `next_page` is None, the last entry's id is the token.
     """
 
     content: bytes
@@ -46,7 +47,7 @@ def answer_of(told: object, headers: Headers | None = None, next_page: str | Non
 class ApiRefusal(Exception):
     """An error answer: its status, headers, request path and error object.
 
-    `said` is the error object's message, empty if the answer has no error object.
+    `said` is the error object's message, or empty if the answer has no error object.
     """
 
     def __init__(self, status: int, headers: Headers, path: str, body: object) -> None:
@@ -69,7 +70,7 @@ class ApiRefusal(Exception):
 
 
 def create_fields(order: BatchOrder, window: str) -> dict[str, Any]:
-    """Return the fields of a create, as OpenAI names them."""
+    """Return the fields of a create call, under OpenAI's names."""
     return {
         "input_file_id": order.input_file_id,
         "endpoint": order.endpoint,
@@ -79,7 +80,7 @@ def create_fields(order: BatchOrder, window: str) -> dict[str, Any]:
 
 
 class BatchAPI(Protocol):
-    """The calls of a Batch API. `kept` is the lifetime of a file in seconds, None for the server's default."""
+    """The calls of a Batch API. `kept` is a file's lifetime in seconds, or None for the server's default."""
 
     @property
     def api_key(self) -> str: ...
@@ -102,10 +103,12 @@ class BatchAPI(Protocol):
     def delete_file(self, file_id: str) -> None: ...
 
     def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
-        """Open a file's bytes, in pieces."""
+        """Open a file's content and yield its bytes in pieces."""
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
-        """Create a batch with this window, in the provider's spelling. `extra` are fields beyond OpenAI's."""
+        """Create a batch with this completion window, in the provider's spelling. `extra` holds fields that OpenAI
+        lacks.
+        """
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer: ...
 
@@ -114,10 +117,10 @@ class BatchAPI(Protocol):
     def cancel(self, batch_id: str) -> None: ...
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        """Return a synchronous endpoint's answer to a request's body."""
+        """Send a request body to a synchronous endpoint and return the answer."""
 
     def part(self, path: str, first: int, most: int) -> bytes:
-        """Return at most `most` bytes at a path, from `first` on."""
+        """Return at most `most` bytes of the content at a path, from byte `first` on."""
 
     def whole(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
-        """Open the content of a path, in pieces."""
+        """Open the content at a path and yield its bytes in pieces."""

@@ -1,4 +1,4 @@
-"""AWS's Signature Version 4, which other providers' S3-compatible buckets require too.
+"""AWS's Signature Version 4, which S3-compatible buckets of other providers also require.
 
 Source: AWS's page on Signature Version 4.
 """
@@ -20,7 +20,7 @@ _SIGNED = ("content-type", "host")
 
 
 class AwsKeys(Struct, frozen=True):
-    """An access key with its secret. A session's keys also have a token."""
+    """An access key and its secret. Temporary credentials also have a session token."""
 
     access_key: str
     secret_key: str
@@ -28,7 +28,7 @@ class AwsKeys(Struct, frozen=True):
 
 
 class Signature(httpx2.Auth):
-    """Signs each request for one service."""
+    """Signs each request to one AWS service."""
 
     def __init__(self, keys: Callable[[], AwsKeys], service: str, region: str) -> None:
         self._keys, self._service, self._region = keys, service, region
@@ -53,7 +53,7 @@ class Signature(httpx2.Auth):
         yield request
 
     def _canonical(self, request: httpx2.Request, names: list[str], signed: str) -> bytes:
-        """Return the request in the form that is signed. Only S3 signs the path as it was sent."""
+        """Return the canonical request to sign. Only S3 signs the path exactly as sent."""
         path, _, query = request.url.raw_path.decode().partition("?")
         path = path if self._service == "s3" else quote(path, safe="/~")
         headers = (f"{name}:{' '.join(request.headers[name].split())}" for name in names)

@@ -1,4 +1,4 @@
-"""Lists of an account's batches: reads pages of any shape, and searches the lists."""
+"""Searches an account's list of batches, and reads list pages of any shape."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from orchestrator.backends import RemoteBatch, RemoteFile, lenient
 PAGE = 100
 FIND_PAGES = 50
 FURTHEST_OFF = timedelta(hours=26)
-"""Largest assumed error of a provider's times, such as a wrong hour, time zone or day."""
+"""Largest assumed error in a provider's times, such as a wrong hour, time zone or day."""
 ORDER_SLACK = timedelta(minutes=1)
 Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 ListAnswer = tuple[object, str | None]
-"""A page of a list, and the token of the next page; None if the last id is the token."""
+"""A page of a list, and the token of the next page. If the token is None, the last entry's id is the token."""
 
 
 class Listing:
-    """The order of a paged listing. If the newest entries come first, an entry that is too old ends the search.
+    """The order of a paged listing. If the newest entries come first, a search can stop at an entry that is too old.
 
-    No provider promises an order. A list counts as newest first if times have fallen by more than a minute, and never
-    risen by that much.
+    No provider promises an order. A list counts as newest first if its times fell by more than a minute. They must
+    never have risen by that much.
     """
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class ListedBatches(ABC):
     def _translated(
         self, what: str, pace: AbstractContextManager[None] | None = None, *, creating: bool = False
     ) -> AbstractContextManager[None]:
-        """Turn errors of calls in the context into ours. `what` names the failed action."""
+        """Convert errors of calls in this context to ours. `what` names the failed action."""
 
     @abstractmethod
     def _batch_pages(self, unread: list[object] | None = None) -> Iterator[list[RemoteBatch]]:
         """Yield the batches page by page. Adds unreadable entries to `unread`."""
 
     def _identity(self, one: RemoteBatch | RemoteFile) -> Hashable:
-        """Return a key that identifies an entry; see `lenient.unseen`."""
+        """Return a key that identifies a list entry; see `lenient.unseen`."""
         return (one.id, one.shard) if isinstance(one, RemoteBatch) else one.id
 
     def _search(
@@ -76,9 +76,9 @@ class ListedBatches(ABC):
         *,
         is_one: bool = True,
     ) -> tuple[list[RemoteBatch], str | None, bool]:
-        """Return the wanted batches of the list, why some may be missing, and whether the list is empty.
+        """Return the wanted batches, why some may be missing (or None), and whether the list is empty.
 
-        Adds unreadable entries to `unread`. With `is_one`, a page with a match ends the search.
+        Adds unreadable entries to `unread`. With `is_one`, the search ends at the first page with a match.
         """
         earliest, found, read = since - FURTHEST_OFF, list[RemoteBatch](), 0
         listing = Listing()

@@ -1,4 +1,4 @@
-"""Names that identify our batches at providers without metadata: the name of the batch itself, or of its file."""
+"""Names that identify our batches at providers without metadata. The name is the batch's own, or its file's."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def display_name(order: BatchOrder) -> str:
 
 
 def metadata_in(name: object) -> dict[str, str | None] | None:
-    """Return the metadata that a batch's name encodes; None for a foreign name."""
+    """Return the metadata that a batch's name encodes; None if the name is not ours."""
     found = _NAME.search(lenient.text(name))
     return None if found is None else {SHARD_KEY: found[1], HOME_KEY: found[2]}
 
 
 def file_name(shard: str, home: str = "") -> str:
-    """Return the name of a shard's input file. It encodes the home if the provider has no other place for it."""
+    """Return the name of a shard's input file. It encodes the home if the provider cannot store it elsewhere."""
     return f"{shard}~{home}{FILE_ENDING}" if home else f"{shard}{FILE_ENDING}"
 
 
 def metadata_in_file(name: str) -> dict[str, str | None]:
-    """Return the metadata that an input file's name encodes; empty for a foreign name."""
+    """Return the metadata that an input file's name encodes; empty if the name is not ours."""
     if not name.endswith(FILE_ENDING):
         return {}
     shard, _, home = name.removesuffix(FILE_ENDING).partition("~")

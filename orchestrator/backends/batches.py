@@ -1,4 +1,4 @@
-"""The operations of a Batch API on its calls, which all providers answer in OpenAI's shape."""
+"""Batch operations, built on a provider's calls, which answer in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ LONGEST_NAME = 100
 
 
 class ApiBatches(ListedBatches):
-    """The operations of a Batch API on its calls. `extra` are fields of each create besides the standard ones.
+    """Batch operations built on a provider's calls. `extra` holds additional fields of each create.
 
-    `sent` returns the id and digest of an input line, the same for our line and for the line as the API stores it.
+    `sent` returns the id and digest of an input line. Both are the same for our line and for the API's stored copy.
     The default assumes that the API changes only the address.
     """
 
@@ -189,7 +189,7 @@ class ApiBatches(ListedBatches):
     def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:
         """True if a listed batch belongs to this intent, judged by its shard's id or else by its input file.
 
-        If the list omits both, the batch itself is retrieved, at most as often as `looks` allows. A batch with
+        If the list omits both, orch retrieves the batch itself, as long as `looks` has items left. A batch with
         another shard's id is never ours, even with the same upload: equal files may have equal ids.
         """
         if batch.shard is not None:
@@ -214,7 +214,7 @@ class ApiBatches(ListedBatches):
         return None
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
-        """Return nothing: batches of this API carry shards' ids."""
+        """Return an empty list, because batches of this API carry shard ids."""
         return []
 
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
@@ -265,7 +265,7 @@ class ApiBatches(ListedBatches):
             return replace(remote_batch(answer.json(), batch_id), told_at=told_at)
 
     def _is_its_own(self, refusal: ApiRefusal) -> bool:
-        """True if the API itself refused. A gateway's refusal has no error object."""
+        """True if the API itself refused, not a gateway. A gateway's refusal has no error object."""
         return bool(refusal.said)
 
     def cancel(self, batch_id: str) -> None:
@@ -298,7 +298,7 @@ class ApiBatches(ListedBatches):
             )
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
-        """Yield the lines of a result file. Lines of our own server need no repair."""
+        """Yield the lines of a result file. Our own server's lines need no repair."""
         yield from (split_lines if self._profile.is_orch else result_lines)(chunks)
 
     def size_of(self, file_id: str) -> int | None:

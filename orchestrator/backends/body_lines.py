@@ -1,4 +1,4 @@
-"""Request lines with an id and a body, for providers whose batches name method and address elsewhere. Pure."""
+"""Request lines with only an id and a body, for providers that state method and address elsewhere. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.core import batch_api
 from orchestrator.core.json_decoders import json_decoder
 
 Spelling = Callable[[msgspec.Raw], bytes]
-"""Returns the JSON to send for a row's id or body."""
+"""A function that returns the JSON to send for a row's id or body."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -31,7 +31,10 @@ decode_line = json_decoder(_Line).decode
 def body_lines(
     lines: Iterable[bytes], id_of: Spelling = bytes, blanks: bytes = b"", *, body_of: Spelling = bytes
 ) -> Iterator[bytes]:
-    """Yield our lines without method and address. The spaces `blanks` go into the first line. Raises InputError."""
+    """Yield our lines without method and address. Raises InputError for an invalid line.
+
+    The spaces in `blanks` are inserted into the first line.
+    """
     for found in request_lines(lines, decode_line):
         yield b'{"custom_id":%b,%b"body":%b}\n' % (id_of(found.custom_id), blanks, body_of(found.body))
         blanks = b""
@@ -45,7 +48,7 @@ def addressed_lines(lines: Iterable[bytes], path: str) -> Iterator[bytes]:
 
 
 def sent_line(line: bytes, body_of: Spelling = bytes) -> tuple[str, bytes]:
-    """Return the id in a line and the digest of its request, the same with and without method and address."""
+    """Return a line's custom_id and its request's digest. Both are the same with and without method and address."""
     try:
         found = decode_line(line)
         return msgspec.json.decode(found.custom_id, type=str), line_digest(body_of(found.body))

@@ -1,4 +1,4 @@
-"""Batch files in a bucket, for providers whose jobs read and write buckets: keys, input files, and a check."""
+"""Batch files in a bucket: keys, input files and a check, for providers whose jobs use buckets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class BucketPrefix(Struct, frozen=True):
-    """The part of a bucket that is ours."""
+    """The bucket, and the prefix of the keys that belong to orch."""
 
     bucket: str
     prefix: str
@@ -29,23 +29,25 @@ class BucketPrefix(Struct, frozen=True):
         return f"{self.prefix}/in/"
 
     def input_key(self, name: str, digest: str) -> str:
-        """Return the key of an input file. It has the digest, so a repeated upload is the same file."""
+        """Return the key of an input file. It contains the digest, so a repeated upload writes the same file."""
         return f"{self.inputs}{digest[:16]}/{name}"
 
     def output(self, order: BatchOrder) -> str:
-        """Return the prefix of a batch's results. It names shard and home, since every listing shows the prefix."""
+        """Return the prefix for a batch's results. It encodes shard and home, because every listing shows the
+        prefix.
+        """
         return f"{self.prefix}/out/{order.home or '-'}/{order.shard}/"
 
     def uri(self, key: str) -> str:
         return f"{self.scheme}://{self.bucket}/{key}"
 
     def key_in(self, uri: object) -> str | None:
-        """Return the key in an address; None for another bucket."""
+        """Return the object key in a URI; None if the URI names another bucket."""
         found = lenient.text(uri, 2048)
         return found.removeprefix(self.uri("")) if found.startswith(self.uri("")) else None
 
     def owner_of(self, output: str | None) -> Json:
-        """Return the metadata that a prefix of results encodes; empty for a foreign prefix."""
+        """Return the metadata that a result prefix encodes; empty if the prefix is not ours."""
         parts = (output or "").removeprefix(f"{self.prefix}/out/").strip("/").split("/")
         if not (output or "").startswith(f"{self.prefix}/out/") or len(parts) != 2:
             return {}
@@ -63,7 +65,7 @@ class InputObject(Struct, frozen=True):
 
 @contextmanager
 def input_object(place: BucketPrefix, name: str, source: BinaryIO, lines: Iterable[bytes]) -> Iterator[InputObject]:
-    """Open an input file with these lines, made from a job's file. Raises JobFilesError."""
+    """Open an input object with these lines, translated from a job's file. Raises JobFilesError."""
     with translated(source, lines) as file:
         digest = sha256()
         while block := file.read(1 << 18):

@@ -1,6 +1,6 @@
-"""Marks of a shard's rows for the provider's prompt cache, in a file beside the shard's input.
+"""Marks for the provider's prompt cache, in a file beside the shard's input.
 
-The input's lines stay unchanged, so that a lost batch is recognised by its lines, with or without marks.
+The input lines stay unchanged, so that orch recognises a lost batch by its lines, with or without marks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _beside(path: Path) -> Path:
 
 
 def write_marks(path: Path, marks: Sequence[CacheMark]) -> None:
-    """Write the marks for the rows of an input file, replacing or removing earlier marks. Raises OSError."""
+    """Write the cache marks for an input file's rows, replacing or removing earlier marks. Raises OSError."""
     if not marks:
         _beside(path).unlink(missing_ok=True)
         return
@@ -31,6 +31,6 @@ def write_marks(path: Path, marks: Sequence[CacheMark]) -> None:
 
 
 def marks_for(path: Path) -> tuple[CacheMark, ...]:
-    """Return the marks for the rows of an input file. Raises OSError."""
+    """Return the cache marks for an input file's rows. Raises OSError."""
     beside = _beside(path)
     return _decode(beside.read_bytes()) if beside.exists() else ()

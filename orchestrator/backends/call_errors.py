@@ -1,4 +1,4 @@
-"""Translates failed calls of a Batch API into our errors, by what the call may have left behind. Pure."""
+"""Converts failed calls of a Batch API to our errors, by what the call may have left behind. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.core.retry_after import retry_after
 from orchestrator.policy.row_errors import is_account
 
 UNREADABLE = (ValueError, TypeError, AttributeError)
-"""Errors from reading an answer that is not JSON, or of another shape."""
+"""Errors from reading an answer that is not JSON or has an unexpected shape."""
 
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _COLLECTIONS = ("/files", "/batches", "/models")
@@ -39,14 +39,17 @@ LONGEST_RETRY = 86_400.0
 
 
 OfAnswer = Callable[[ApiRefusal, str, bool], OrchError]
-"""Returns our error, with this message, for a refused call. The flag is true for the call that costs money."""
+"""A function that returns our error, with this message, for a refused call.
+
+The flag is true for a create, the call that costs money.
+"""
 
 
 def meaning(error: Exception, what: str, of_answer: OfAnswer, *, creating: bool, secret: str) -> OrchError:
     """Return our error for a failed call. `what` names the backend and the failed action.
 
-    `creating` is the call that costs money: if it may have been carried out, the error is Uncertain. The `secret`
-    never appears in a message, even if the provider's own message contains it.
+    `creating` is true for the call that costs money. If that call may have been carried out, the error is Uncertain.
+    The `secret` never appears in a message, even if the provider's own message contains it.
     """
 
     def told(detail: str) -> str:
@@ -94,7 +97,7 @@ def _is_about_request(error: ApiRefusal) -> bool:
 
 
 def is_not_its_own(error: ApiRefusal) -> bool:
-    """True if a refusal is not the API's: it has no error object (a gateway), or the address has no API.
+    """True if a refusal does not come from the API: it has no error object, or the address has no API.
 
     Exception: a gateway's refusal of a file that is too large counts as the API's.
     """
@@ -105,10 +108,10 @@ def is_not_its_own(error: ApiRefusal) -> bool:
 
 
 def code_of(error: ApiRefusal) -> str | None:
-    """Return the provider's code for the cause, or None."""
+    """Return the provider's code for the cause of a refusal, or None."""
     return None if error.code is None else lenient.text(error.code)
 
 
 def asked_pause(headers: httpx2.Headers) -> float | None:
-    """Return the pause that the server requests, in seconds, at most a day; None if not stated."""
+    """Return the pause that the server requests, in seconds, at most a day; None if it requests no pause."""
     return retry_after(headers.get, now(), most=LONGEST_RETRY)

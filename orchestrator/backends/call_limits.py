@@ -24,16 +24,16 @@ QUIET_SECONDS = 30.0
 """Longest silence of a control call, in seconds."""
 CONTROL_SECONDS = 60.0
 ASK_SECONDS = 60.0
-"""Longest wait for one row at a synchronous endpoint."""
+"""Longest wait for one row at a synchronous endpoint, in seconds."""
 SLOW_SECONDS, SLOW_BYTES = 60.0, 16 * 1024
-"""A transfer of fewer than SLOW_BYTES in SLOW_SECONDS is given up."""
+"""Minimum speed: orch gives up a transfer of fewer than SLOW_BYTES in SLOW_SECONDS."""
 
 
 class _Pace:
-    """The time limit of the current call: `seconds` of waiting for the network, or a transfer that is too slow.
+    """Time limit of the current call: `seconds` of waiting for the network, or a minimum transfer speed.
 
-    Time in which the process was suspended (SIGSTOP, a sleeping machine) does not count. An answer that arrived
-    meanwhile may have been billed, so it is read.
+    Time while the process is suspended (SIGSTOP, a sleeping machine) does not count. An answer that arrived meanwhile
+    may have been billed, so orch reads it.
     """
 
     def __init__(self, seconds: float | None, slow_seconds: float, slow_bytes: int) -> None:
@@ -82,14 +82,14 @@ _current = _Current()
 
 @contextmanager
 def control(seconds: float = CONTROL_SECONDS) -> Iterator[None]:
-    """Limit the total time of this thread's calls while the context lasts."""
+    """Limit the total time of each call that this thread makes within the context."""
     with _paced(_Pace(seconds, SLOW_SECONDS, SLOW_BYTES)):
         yield
 
 
 @contextmanager
 def transfer(slow_seconds: float = SLOW_SECONDS, slow_bytes: int = SLOW_BYTES) -> Iterator[None]:
-    """Let this thread's calls continue while bytes flow, as long as the context lasts."""
+    """Within the context, let this thread's calls continue while bytes flow at the minimum speed."""
     with _paced(_Pace(None, slow_seconds, slow_bytes)):
         yield
 
@@ -105,12 +105,12 @@ def _paced(pace: _Pace) -> Iterator[None]:
 
 @cache
 def certificates(scheme: str = "https") -> ssl.SSLContext:
-    """Load the trusted authorities once, and only for TLS: loading takes 20 ms."""
+    """Load the trusted certificate authorities once, and only for TLS: loading takes 20 ms."""
     return httpx2.create_ssl_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def open_client(base_url: str, headers: Mapping[str, str], silent: float, *, stay: bool = False) -> httpx2.Client:
-    """Return a `bounded` client whose short calls may be silent for `silent` seconds, QUIET_SECONDS at most."""
+    """Return a `bounded` client. Its short calls may be silent for `silent` seconds, at most QUIET_SECONDS."""
     client = httpx2.Client(
         base_url=base_url,
         headers={"User-Agent": f"orch/{__version__}", **headers},
@@ -122,15 +122,14 @@ def open_client(base_url: str, headers: Mapping[str, str], silent: float, *, sta
 
 
 def bearer_client(base_url: str, key: str, silent: float) -> httpx2.Client:
-    """Return an `open_client` that sends a key as a bearer token."""
+    """Return an `open_client` that sends the key as a bearer token."""
     return open_client(base_url, {"Authorization": f"Bearer {key}"}, silent)
 
 
 def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:
     """Make a client obey `control` and `transfer`. Only its GET calls follow redirects.
 
-    With `stay`, they follow redirects only to the same host: a redirect would take a custom header with the key
-    along.
+    With `stay`, redirects must keep scheme, host and port, because a custom header with the key would go along.
     """
     for transport in (client._transport, *client._mounts.values()):
         pool = getattr(transport, "_pool", None)

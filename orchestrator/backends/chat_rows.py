@@ -1,4 +1,4 @@
-"""Rows of OpenAI's input files for a provider with its own request format. Pure."""
+"""Rows of OpenAI's input files, for providers with their own request format. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ NO_EFFECT = frozenset(
 """Fields of a chat completion that do not change its answer."""
 Json = dict[str, Any]
 Translate = Callable[[Mapping[str, Any]], Json]
-"""Returns the provider's request for a chat completion's body. Raises InputError, which names the field."""
+"""A function that returns the provider's request for a chat completion's body.
+
+It raises InputError, which names the field, for a field without a counterpart.
+"""
 
 
 class ChatLine(msgspec.Struct):
-    """A row of our input files. Without an address, it is a chat completion."""
+    """A row of our input files. A row without an address is a chat completion."""
 
     custom_id: str
     body: dict[str, Any]
@@ -54,13 +57,13 @@ def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[s
 def translated_rows(
     source: Iterable[bytes], translate: Translate
 ) -> Iterator[tuple[str, Json | None, InputError | None]]:
-    """Yield each row's custom_id with its request, or with the error for a field without a counterpart."""
+    """Yield each row's custom_id with its request, or with the error if a field has no counterpart."""
     for line in request_lines(source, decode_line):
         yield line.custom_id, *translated_row(line, translate)
 
 
 def translated_row(line: ChatLine, translate: Translate) -> tuple[Json | None, InputError | None]:
-    """Return the request of a row, or the error for a field without a counterpart."""
+    """Return the request of a row, or the error if a field has no counterpart."""
     try:
         if line.url != CHAT:
             raise InputError(f"only {CHAT} has a counterpart", field="url")

@@ -1,9 +1,9 @@
 """Rows of an input file, found by the request that an answer echoes. Pure.
 
-Some providers' lines have no id, and their results come in any order. An echo may differ from the sent request: nulls
-and defaults are added, names and numbers are spelled differently. So a lookup compares the request as sent, then
-without the parts that may change, then the conversation alone. A comparison that fits several requests counts as
-none.
+Some providers' result lines have no id and come in any order. An echo may differ from the sent request: providers add
+nulls and defaults, and respell names and numbers. So a lookup compares three forms in turn. First comes the request
+as sent, then the request without the parts that may change, then the conversation alone. A form that fits several
+requests is not a match.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Json = dict[str, Any]
 
 
 class Echoes:
-    """The rows of an input file. `find` returns the digest of an echoed request; `take` returns its rows' ids in
-    turn.
+    """The rows of an input file, indexed by request.
 
+    `find` returns the digest of an echoed request. `take` returns the ids of the rows with that request, in turn.
     `spoken` names the fields of a request that hold the conversation.
     """
 
@@ -43,7 +43,7 @@ class Echoes:
                 known[key] = sent if known.get(key, sent) == sent else _SEVERAL
 
     def find(self, echo: object) -> bytes | None:
-        """Return the digest of the echoed request; None if the echo fits no request, or several."""
+        """Return the digest of the echoed request; None if the echo fits no request or several."""
         if (sent := request_digest(echo)) in self._ids:
             return sent
         plain = _plain(echo)
@@ -66,12 +66,12 @@ class Echoes:
 
 
 def request_digest(request: object) -> bytes:
-    """Return a digest that does not depend on the order of keys, eight bytes long."""
+    """Return an eight-byte digest of a request that does not depend on the order of keys."""
     return blake2b(json.dumps(request, sort_keys=True).encode(), digest_size=8).digest()
 
 
 def _plain(value: Any, name: str = "") -> Any:
-    """Return a value without nulls and empty values. Names, texts and numbers have one form."""
+    """Return a value without nulls and empty values, and with names, texts and numbers in a normal form."""
     if isinstance(value, dict):
         found = {(key := _camel(one)): _plain(part, key) for one, part in value.items()}
         return {key: part for key, part in found.items() if part is not False and part not in ("", None, [], {})}

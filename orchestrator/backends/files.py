@@ -1,4 +1,4 @@
-"""Files received from a backend. Each is either complete and on disk, or absent."""
+"""Files received from a backend. Each file is either complete and on disk, or absent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def keep(
 ) -> Download:
     """Write the `lines` of `chunks` to a durable file. After an error in `breaks`, keep the lines before it.
 
-    If no bytes came, no file is written and the error is raised. Raises OSError.
+    If no bytes arrive, write no file and raise the error. Raises OSError.
     """
     came, cut, problem = 0, None, None
 
@@ -58,7 +58,7 @@ def keep(
 
 
 def request_lines(source: Iterable[bytes], decode: Callable[[bytes], Line]) -> Iterator[Line]:
-    """Yield the decoded lines of an input file, without blank lines. Raises InputError for an invalid line."""
+    """Yield the decoded lines of an input file, skipping blank lines. Raises InputError for an invalid line."""
     for number, raw in enumerate(source, 1):
         if not raw.strip():
             continue
@@ -71,7 +71,7 @@ def request_lines(source: Iterable[bytes], decode: Callable[[bytes], Line]) -> I
 
 @contextmanager
 def translated(source: BinaryIO, lines: Iterable[bytes]) -> Iterator[BinaryIO]:
-    """Open a temporary file, made from a job's file, that holds `lines`. Raises JobFilesError."""
+    """Open a temporary file that holds `lines`, which are made from a job's file. Raises JobFilesError."""
     try:
         with TemporaryFile(dir=Path(source.name).parent) as file:
             file.writelines(lines)
@@ -96,7 +96,10 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split bytes into lines without "\\n". Nothing else ends a line: answers may contain Unicode's line ends."""
+    """Split bytes into lines at "\\n" only, because answers may contain Unicode's line ends.
+
+    The lines do not include the "\\n".
+    """
     rest = b""
     for chunk in chunks:
         first, *more = chunk.split(b"\n")

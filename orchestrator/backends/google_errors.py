@@ -13,7 +13,7 @@ UNKNOWN_STATUS = 502
 
 
 def row_status(error: object) -> int:
-    """Return the HTTP status of a row's error, from the error's code or words."""
+    """Return the HTTP status of a row's error, from the error's code or text."""
     code = lenient.count(lenient.mapping(error).get("code")) or 0
     if code >= _LEAST_HTTP:
         return code

@@ -1,7 +1,7 @@
-"""The operations at a provider without files and metadata. A create holds the requests; row ids identify a batch.
+"""Batch operations at a provider without files and metadata. A create holds the requests; row ids identify a batch.
 
-A row's id has a tag of its shard and the digest of its request (`inline_rows`). So the results of an ended batch show
-its shard. A running batch shows only its creation time and number of rows.
+A row's id contains a tag of its shard and the digest of its request (`inline_rows`). So the results of an ended batch
+reveal its shard. A running batch shows only its creation time and number of rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNTAGGED = "matches in rows and time, but its results cannot be read yet: they w
 UNREAD = "the list shows a batch that cannot be read, such as one without an id; it may be the one that was made"
 FIND_SLACK = timedelta(minutes=10)
 LATEST = timedelta(hours=1)
-"""Longest time after the intent in which a provider may still carry out an unanswered create."""
+"""Longest time after an intent in which a provider may still carry out its unanswered create."""
 
 
 class InlineAPI(BatchAPI, Protocol):
@@ -47,8 +47,9 @@ class InlineAPI(BatchAPI, Protocol):
 
 
 class InlineBatches(TranslatedBatches):
-    """The batch operations. A row has its request under `field`. `root` is the folder of input files; users may move
-    it.
+    """Batch operations at a provider whose creates hold the requests.
+
+    A row holds its request under `field`. `root` is the folder of input files; users may move it.
     """
 
     _api: InlineAPI
@@ -66,7 +67,10 @@ class InlineBatches(TranslatedBatches):
         self._field, self._root = field, root
 
     def upload(self, path: Path, name: str) -> str:
-        """Translate an input file into files beside it. Raises JobFilesError, or InputError for an invalid line."""
+        """Translate an input file into files beside it, and return the file's id.
+
+        Raises JobFilesError, or InputError for an invalid line.
+        """
         return self._upload(path, name, self._translate)
 
     def _upload(self, path: Path, name: str, translate: Translate) -> str:
@@ -86,7 +90,7 @@ class InlineBatches(TranslatedBatches):
             return remote_batch(self._api.submit(order, rows).json())
 
     def find(self, intent: Intent) -> Sighting:
-        """Search by time and number of rows. The ids in a batch's results then tell whether the batch is ours."""
+        """Search by creation time and number of rows, then confirm a batch by the ids in its results."""
         rows = intent.rows - sum(1 for _ in inline_rows.unsent_lines(intent.input_path))
         if rows == 0:
             return Sighting(all_refused(intent.shard, intent.rows))
@@ -108,7 +112,7 @@ class InlineBatches(TranslatedBatches):
         return Sighting(undecided=undecided, is_blank=not listed)
 
     def _read_list(self, since: datetime) -> tuple[list[RemoteBatch], str | None]:
-        """Return the account's batches from about `since` on, and why some may be missing."""
+        """Return the account's batches since about `since`, and the reason why some may be missing."""
         unread = list[object]()
         found, undecided, _ = self._search(lambda _: True, since, unread, is_one=False)
         is_unread = any(_may_be_since(entry, since - FURTHEST_OFF) for entry in unread)
@@ -138,7 +142,7 @@ class InlineBatches(TranslatedBatches):
         return one.id, one.created_at
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return None: only the results of a batch have its tag."""
+        """Return None, because only a batch's results show its tag."""
         return None
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
@@ -153,25 +157,29 @@ class InlineBatches(TranslatedBatches):
         return Sighting(undecided=undecided) if batch is None else Sighting(batch)
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """Return None: there are no input files."""
+        """Return None, because the provider has no input files."""
         return None
 
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
-        """Return the rows by the digests that the ids in the batch's results contain."""
+        """Return the provider's row ids by the request digest that each id contains, read from the batch's
+        results.
+        """
         ids = None if batch.output_file_id is None else self._ids_in(batch.output_file_id)
         if ids is None:
             return None
         return by_request((one, digest) for one in ids if (digest := inline_rows.digest_of(one)) is not None)
 
     def files(self) -> Iterator[RemoteFile]:
-        """Yield nothing: there are no files."""
+        """Yield nothing, because the provider has no files."""
         return iter(())
 
     def size_of(self, file_id: str) -> int | None:
-        """Return None: the length of results is unknown."""
+        """Return None, because the size of the results is unknown."""
 
     def forget_file(self, file_id: str) -> None:
-        """Delete the files of `upload`. Results stay: deleting them would delete the batch."""
+        """Delete the local files that `upload` wrote. The results stay, because deleting them would delete the
+        batch.
+        """
         if file_id.startswith(inline_rows.INLINE):
             inline_rows.forget(inline_rows.path_of(file_id, self._root))
 
@@ -185,7 +193,10 @@ class InlineBatches(TranslatedBatches):
 
 
 def _clock_skew(listed: Sequence[RemoteBatch], intent: Intent) -> timedelta | None:
-    """Return how far the provider's clock is ahead, judged by our batches in its list; None without such batches."""
+    """Return how far the provider's clock is ahead of ours, judged by our batches in its list.
+
+    Returns None if the list has none of our batches.
+    """
     ahead = sorted(
         batch.created_at - asked
         for batch in listed

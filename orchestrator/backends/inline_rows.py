@@ -1,8 +1,8 @@
-"""Input files whose requests go out inline: sent rows, rows that cannot be sent, and the meaning of row ids.
+"""Input files whose requests go out inline: sent rows, rows that cannot be sent, and the format of row ids.
 
 A row's id is `TAG-NUMBER-DIGEST`: sixteen digits for the shard, the line's number from 1, and sixteen digits for the
 request. So an id identifies its row without a table. If the store has lost the shard, the digest still identifies the
-row in a new shard. The file's own id is its path relative to the home, since users may move a home.
+row in a new shard. The id of the file is its path relative to the home, because users may move a home.
 
 One file beside the input holds the rows as sent. Another file holds the result lines of rows that cannot be sent.
 """
@@ -65,7 +65,7 @@ class Ids:
         self._given: dict[str, str] = {}
 
     def renamed(self, line: bytes) -> bytes:
-        """Return a result line with our custom_id. A line without an id stays as it is."""
+        """Return a result line with our custom_id. A line without an id stays unchanged."""
         try:
             row = _decode_fields(line)
             theirs = msgspec.json.decode(row["custom_id"], type=str)
@@ -74,7 +74,7 @@ class Ids:
         return msgspec.json.encode({**row, "custom_id": self.ours(theirs)})
 
     def ours(self, theirs: str) -> str:
-        """Return the custom_id of a row id. An id that belongs to no line stays unchanged."""
+        """Return the custom_id for a provider's row id. An id that belongs to no line stays unchanged."""
         found = _THEIR_ID.fullmatch(_plain(theirs))
         if found is None:
             return theirs
@@ -86,7 +86,10 @@ class Ids:
         return theirs if found[3] is None else self._of_digest(_plain(theirs), bytes.fromhex(found[3])) or theirs
 
     def _of_digest(self, theirs: str, digest: bytes) -> str | None:
-        """Return the custom_id of the next line with this request, the same for equal ids; None after the last."""
+        """Return the custom_id of the next line with this request; None after the last line.
+
+        Equal row ids return the same custom_id.
+        """
         if self._by_digest is None:
             self._by_digest = {}
             self._source.seek(0)
@@ -114,9 +117,9 @@ def shard_of(path: Path) -> str:
 
 
 def write_rows(path: Path, shard: str, field: str, translate: Translate) -> bool:
-    """Write an input file's rows as they are sent, with requests under `field`; False if none can be sent.
+    """Write an input file's rows in the sent format, with requests under `field`. Return False if no row can be sent.
 
-    Raises InputError for a line that is not a request, and JobFilesError.
+    Raises InputError for a line that is not a request. Raises JobFilesError.
     """
     tag, between = shard_tag(shard), b""
     try:
@@ -145,7 +148,7 @@ def _decoded(raw: bytes, path: Path, number: int) -> ChatLine:
 
 
 def rows_path(path: Path) -> Path:
-    """Return the file with the rows of an input file as they are sent, separated by commas."""
+    """Return the path of the file that holds an input file's rows as sent, separated by commas."""
     return path.with_name(f"{path.name}.rows.json")
 
 
@@ -170,7 +173,7 @@ def forget(path: Path) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file of the job for reading. Raises JobFilesError if the file is missing."""
+    """Open a job's file for reading. Raises JobFilesError if the file is missing."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -180,19 +183,19 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def tag_of(theirs: object) -> str | None:
-    """Return the tag in an id, ignoring case and spaces; None without a tag."""
+    """Return the shard's tag in a row id, ignoring case and spaces; None if the id has no tag."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None else found[1]
 
 
 def digest_of(theirs: object) -> bytes | None:
-    """Return the request's digest in an id; None without a digest."""
+    """Return the request's digest in a row id; None if the id has no digest."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None or found[3] is None else bytes.fromhex(found[3])
 
 
 def _digests(line: bytes) -> tuple[bytes, bytes]:
-    """Return the digests that this line's id may have: of its request, and of the whole line."""
+    """Return the two digests that a line's id may contain: of its request, and of the whole line."""
     return sent_line(line)[1], line_digest(line)
 
 

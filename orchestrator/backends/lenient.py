@@ -1,6 +1,6 @@
 """Reads providers' JSON leniently, with values of any shape. Pure.
 
-Unless documented, no function raises for an odd value: the value gets its only possible meaning, or counts as
+Unless documented, no function raises for an odd value. It reads the value in its only possible sense, or treats it as
 missing. Results fit every database: numbers have 31 bits, and text has no NUL or lone surrogates.
 """
 
@@ -20,11 +20,11 @@ MOST_TOKENS = 2**53
 LONGEST = 500
 LONGEST_NUMBER = 300
 MILLISECONDS = 10**11
-"""Times beyond this number of seconds (the year 5138) are in milliseconds."""
+"""Times above this number (the year 5138 in seconds) are in milliseconds."""
 
 
 def decode(content: bytes) -> Any:
-    """Decode JSON, accepting NaN and a byte order mark. Raises ValueError."""
+    """Decode JSON, accepting NaN and a byte order mark. Raises ValueError for invalid JSON."""
     try:
         return json.loads(content.decode("utf-8-sig"), strict=False, parse_constant=lambda _: None, parse_int=_int)
     except RecursionError:
@@ -32,7 +32,7 @@ def decode(content: bytes) -> Any:
 
 
 def decode_object(content: bytes) -> dict[str, Any] | None:
-    """Decode a JSON object as `decode` does; None for anything else."""
+    """Decode a JSON object like `decode`; None for anything else."""
     try:
         found = decode(content)
     except ValueError:
@@ -46,12 +46,12 @@ def _int(digits: str) -> int:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return an object; empty for any other value."""
+    """Return the value if it is an object, else an empty mapping."""
     return value if isinstance(value, dict) else {}
 
 
 def batch_id(batch: Mapping[str, Any], asked: str | None, *, mark: str) -> str:
-    """Return a batch's id. An answer with the field `mark` may omit the requested id, `asked`.
+    """Return a batch's id. An answer that has the field `mark` may omit the requested id, `asked`.
 
     Raises ValueError if the answer is not a batch, or is a different batch.
     """
@@ -64,7 +64,7 @@ def batch_id(batch: Mapping[str, Any], asked: str | None, *, mark: str) -> str:
 
 
 def count(value: object, most: int = MOST) -> int | None:
-    """Read a number from 0 to `most`, even if it is a text or has a fraction; None for anything else."""
+    """Read a number, clamped to 0 through `most`, even from a text or with a fraction; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -77,13 +77,13 @@ def count(value: object, most: int = MOST) -> int | None:
 
 
 def tokens(usage: Mapping[str, Any], name: str) -> int:
-    """Read a number of tokens; 0 if missing or impossible."""
+    """Read a token count; 0 if missing or impossible."""
     value = count(usage.get(name), MOST_TOKENS) or 0
     return value if value < answers.MOST_TOKENS else 0
 
 
 def seconds(value: object) -> float:
-    """Read a duration above zero; 0 for any other value."""
+    """Read a duration in seconds; 0 unless it is above zero."""
     try:
         number = float(value) if isinstance(value, int | float) else 0.0
     except OverflowError:
@@ -92,7 +92,7 @@ def seconds(value: object) -> float:
 
 
 def text(value: object, most: int = LONGEST) -> str:
-    """Format a value for display. Values other than text become JSON."""
+    """Format a value for display. A value other than text becomes JSON."""
     if value is None:
         return ""
     said = value if isinstance(value, str) else json.dumps(value, default=str)
@@ -100,7 +100,7 @@ def text(value: object, most: int = LONGEST) -> str:
 
 
 def plain(said: str) -> str:
-    """Replace characters that databases or terminals reject: NUL (Postgres) and lone surrogates."""
+    """Replace characters that databases or terminals reject, namely NUL (Postgres) and lone surrogates."""
     return said.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -112,14 +112,14 @@ def name(value: object) -> str | None:
 
 
 def word(value: object) -> str:
-    """Read a state's word, even inside an object, in lower case with underscores; empty if missing."""
+    """Read a state's name, even inside an object, in lower case with underscores; empty if missing."""
     if isinstance(value, dict):
         value = next((value[key] for key in ("state", "status", "value", "name", "type") if key in value), None)
     return value.strip().lower().replace(" ", "_").replace("-", "_") if isinstance(value, str) else ""
 
 
 def time(value: object) -> datetime | None:
-    """Read seconds or milliseconds since 1970, or an ISO text, as aware UTC; None for anything else."""
+    """Read seconds or milliseconds since 1970, or an ISO text, as an aware UTC time; None for anything else."""
     try:
         if isinstance(value, str):
             if (number := _number(value)) is not None:
@@ -141,9 +141,10 @@ def _number(said: str) -> float | None:
 
 
 def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
-    """Return the entries of a list, which is an array or under a known name. Raises ValueError without a list.
+    """Return the entries of a list answer: the array itself, or the array under one of `names`.
 
-    An empty array counts as a list only after the first page. On the first page, it could be any answer.
+    Raises ValueError if the answer has no list. On the first page (`is_first`), an empty array does not count as a
+    list, because it could be any answer.
     """
     told = unwrapped(told)
     if isinstance(told, list) and (told or not is_first):
@@ -158,7 +159,7 @@ def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
 
 
 def with_entries(told: object, convert: Callable[[object], object], *names: str) -> object:
-    """Return a list with its entries converted, under `data`. Any other value stays as it is."""
+    """Return a list answer with its entries converted, under `data`. Any other value stays unchanged."""
     try:
         found = entries(told, *names)
     except ValueError:
@@ -167,15 +168,16 @@ def with_entries(told: object, convert: Callable[[object], object], *names: str)
 
 
 def unwrapped(told: object) -> object:
-    """Return the object inside SiliconFlow's `{"code": …, "data": {…}}`. Any other value stays as it is."""
+    """Return the object inside SiliconFlow's `{"code": …, "data": {…}}`. Any other value stays unchanged."""
     inner = mapping(told).get("data")
     return inner if isinstance(inner, dict) else told
 
 
 def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Hashable]) -> list[Read]:
-    """Return a page's entries with new keys, each once, in its latest form. Adds the keys to `seen`.
+    """Return a page's entries whose keys are not in `seen`, and add their keys to `seen`.
 
-    A key must be more than the id: a list may show several batches under one wrong id.
+    If a key occurs twice on the page, return only its latest entry. A key must be more than the id, because a list
+    may show several batches under one wrong id.
     """
     found = {key(one): one for one in listed if key(one) not in seen}
     seen.update(found)
@@ -185,9 +187,10 @@ def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Ha
 def readable(
     found: Sequence[object], convert: Callable[[object], Read], unread: list[object] | None = None
 ) -> list[Read]:
-    """Return the readable entries, and add the others to `unread`. Other programs' entries may have any shape.
+    """Convert the readable entries of a list, and add unreadable entries to `unread`.
 
-    Raises ValueError if no entry is readable.
+    Entries from other programs may have any shape. Raises ValueError if the list has non-null entries and none is
+    readable.
     """
     known, problem = list[Read](), None
     for one in found:

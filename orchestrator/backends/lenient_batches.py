@@ -1,6 +1,6 @@
 """Reads batches and files of OpenAI-compatible APIs leniently, in all known spellings. Pure.
 
-Accepts raw JSON: words in upper or lower case, numbers as text, missing fields, and undocumented shapes.
+Accepts raw JSON with upper or lower case, numbers as text, missing fields, and undocumented shapes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ENDS = (BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED, Batc
 
 
 def status_of(said: object) -> BatchStatus | None:
-    """Return a provider's status word, or None if it is unknown."""
+    """Return the status that a provider's word means, or None if the word is unknown."""
     word = lenient.word(said)
     try:
         return BatchStatus(word)
@@ -53,7 +53,7 @@ def status_of(said: object) -> BatchStatus | None:
 
 
 def _status(told: Mapping[str, Any]) -> BatchStatus:
-    """Return a batch's status. An unknown word means the final state that has a time, or else a running batch."""
+    """Return a batch's status. For an unknown word, return the final state that has a time, else running."""
     known = status_of(told.get("status"))
     if known is not None:
         return known
@@ -61,7 +61,7 @@ def _status(told: Mapping[str, Any]) -> BatchStatus:
 
 
 def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
-    """Read a batch. An answer may omit the requested id, `asked`.
+    """Read a batch. `asked` is the requested id, which the answer may omit.
 
     Raises ValueError if the answer is not a batch, or is a different batch.
     """
@@ -97,7 +97,9 @@ def shard_of(told: object) -> str | None:
 
 
 def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
-    """Yield the reasons for a refusal: OpenAI's list of objects, a list of texts, a map of codes, or one value."""
+    """Yield the reasons for a refusal. Accepts OpenAI's list of objects, a list of texts, a map of codes, or one
+    value.
+    """
     if depth > DEEPEST or not told:
         return
     if isinstance(told, list):
@@ -129,7 +131,9 @@ def remote_file(told: object) -> RemoteFile:
 
 
 def clock_check(date: datetime | None, now: datetime) -> DoctorCheck | None:
-    """Report a clock that differs from the backend's by more than a minute; None otherwise."""
+    """Return a check that reports a clock more than a minute off the backend's; None if the clock is right or `date`
+    is None.
+    """
     if date is None or abs(skew := (now - date).total_seconds()) <= SKEW_SECONDS:
         return None
     side = "ahead of" if skew > 0 else "behind"

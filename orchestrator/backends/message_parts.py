@@ -1,7 +1,7 @@
 """OpenAI's messages as parts, for providers with their own message format. Pure.
 
-A field without a counterpart is never dropped silently. If it would change the answer, it is refused. If it has no
-effect on the answer (a label, a hint for OpenAI's cache), it is left out, and its name is recorded.
+A field without a counterpart is never dropped silently. A field that would change the answer is refused. A field
+without effect on the answer (a label, a hint for OpenAI's cache) is omitted, and its name is recorded.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ _DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
 _NO_PLACE = "name annotations reasoning_content reasoning other_content"
 Json = dict[str, Any]
 LeftOut = dict[str, None]
-"""Names of the fields that are left out, without duplicates."""
+"""Names of the omitted fields, without duplicates."""
 
 
 class MessagePart(Struct, frozen=True):
-    """A part of a message, and its place for errors. `cache_control` marks the part for Anthropic's prompt cache."""
+    """A part of a message, with its location for error messages. `cache_control` marks it for Anthropic's prompt
+    cache.
+    """
 
     where: str
 
@@ -53,7 +55,7 @@ class SoundPart(MessagePart, frozen=True):
 
 
 class CallPart(MessagePart, frozen=True):
-    """A function call. `extra` is Google's field with the signature of a thought."""
+    """A function call. `extra` is Google's field that carries a thought signature."""
 
     id: str
     name: str
@@ -62,21 +64,21 @@ class CallPart(MessagePart, frozen=True):
 
 
 class ResultPart(MessagePart, frozen=True):
-    """The result of a call."""
+    """The result of a function call."""
 
     call_id: str
     parts: list[MessagePart]
 
 
 class Turn(Struct, frozen=True):
-    """The consecutive messages of a role."""
+    """Consecutive messages of one role."""
 
     role: str
     parts: list[MessagePart]
 
 
 def read_messages(messages: Any, left_out: LeftOut) -> tuple[list[MessagePart], list[Turn]]:
-    """Return the parts of the system prompt, and the turns. Adds the names of ignored fields to `left_out`.
+    """Return the parts of the system prompt, and the turns. Adds the names of omitted fields to `left_out`.
 
     Raises InputError, which names the field, for a field that would change the answer.
     """
@@ -178,7 +180,10 @@ def _part(part: Json, where: str, left_out: LeftOut) -> MessagePart:
 
 
 def check_known(value: Mapping[str, Any], where: str, known: str, left_out: LeftOut, dropped: str = "") -> None:
-    """Refuse unknown names. `known` and `dropped` are separated by spaces. Empty values are dropped silently."""
+    """Raise InputError for a non-null field whose name is in neither `known` nor `dropped`.
+
+    Both are names separated by spaces. A non-empty field in `dropped` is recorded in `left_out`.
+    """
     translated, without_place = known.split(), dropped.split()
     for name, inner in value.items():
         if name in without_place and inner:
@@ -188,7 +193,7 @@ def check_known(value: Mapping[str, Any], where: str, known: str, left_out: Left
 
 
 def data_in(url: str) -> tuple[str, str] | None:
-    """Return the media type and the base64 content of a `data:` URL; None for any other address."""
+    """Return the media type and the base64 content of a `data:` URL; None for any other URL."""
     found = _DATA_URL.match(url)
     return None if found is None else (found[1], url[found.end() :])
 

@@ -1,4 +1,4 @@
-"""Opens hosted backends by orch.toml and the environment: profile, limits, key."""
+"""Opens hosted backends, with profile, limits and key from orch.toml and the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def open_backend(
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
 ) -> Backend:
-    """Open a backend with its key from the environment. Sends nothing. `root` is the home of the input files.
+    """Open a backend with its key from the environment, without sending anything. `root` is the home of the input
+    files.
 
     Raises UsageError.
     """
@@ -33,24 +34,27 @@ def open_backend(
 
 
 def profile_for(settings: AnyBackend) -> Profile:
-    """Return the profile of a backend's provider, with changes from orch.toml."""
+    """Return the profile of a backend's provider, with overrides from orch.toml."""
     if isinstance(settings, OwnServer):
         return OWN_SERVER
     return package_of(settings).profile(settings)
 
 
 def can_cancel(settings: AnyBackend | None) -> bool:
-    """True if a backend's provider can end a running batch."""
+    """True if the provider of this backend can end a running batch."""
     return settings is None or profile_for(settings).cancels
 
 
 def limits_of(settings: AnyBackend, profile: Profile) -> BatchLimits:
-    """Return a batch's limits: from orch.toml, else from the profile."""
+    """Return the limits of a batch from orch.toml, or else from the profile."""
     return with_limits(profile, **settings.limits.model_dump())
 
 
 def ask_models(name: str, url: str, key_env: str | None, seconds: float) -> Response:
-    """Return an upstream's list of models, an answer of any status. Raises UsageError, httpx2.HTTPError."""
+    """Request an upstream's list of models and return the response, whatever its status.
+
+    Raises UsageError or httpx2.HTTPError.
+    """
     import httpx2
 
     from orchestrator.backends.call_limits import certificates
@@ -61,14 +65,14 @@ def ask_models(name: str, url: str, key_env: str | None, seconds: float) -> Resp
 
 
 def key_cure(name: str, variable: str | None) -> str:
-    """Return a cure for a key that a backend refuses. `variable` is its `api_key_env`."""
+    """Return advice for a key that a backend refuses. `variable` is the backend's `api_key_env`."""
     if variable is None:
         return f'give the variable that holds its key: api_key_env = "NAME", under [backends.{name}] in orch.toml'
     return f"export its right key in {variable}"
 
 
 def key_of(name: str, variable: str, environ: Mapping[str, str]) -> str:
-    """Return the key in an environment variable, without a line end. Raises UsageError."""
+    """Return the key in an environment variable, without a trailing newline. Raises UsageError."""
     key = environ.get(variable, "").strip()
     if not key:
         raise UsageError(

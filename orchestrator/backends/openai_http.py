@@ -1,6 +1,6 @@
 """The calls of OpenAI's Batch API on a plain HTTP client.
 
-The official SDK sends the same requests and raises the same errors, but takes longer to import than a small job.
+The official SDK sends the same requests and raises the same errors, but importing it takes longer than a small job.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from orchestrator.backends.files import blocks, sized
 from orchestrator.backends.lenient_batches import remote_batch
 
 OWN_SILENT_SECONDS = 600.0
-"""Longest silence of our own server in seconds. It is on this machine, and may be busy for a long time."""
+"""Longest silence of our own server, in seconds. It runs on this machine and may be busy for a long time."""
 NO_KEY = "none-is-asked-for"
 _JSON = {"Content-Type": "application/json"}
 _TAIL = b"]}"
 
 
 class HttpAPI:
-    """The calls, on an HTTP client that has the API's base URL, sends the key and names its `project`.
+    """OpenAI's calls, on an HTTP client that has the API's base URL, sends the key and names its `project`.
 
-    `silent` is the longest silence of a transfer in seconds; None uses the client's own timeout.
+    `silent` is the longest silence of a transfer in seconds. None uses the client's own timeout.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class HttpAPI:
         return self._answer(self._http.post(path, json=body))
 
     def _send(self, path: str, rows: BinaryIO, **fields: Any) -> ApiAnswer:
-        """Post an object in pieces: `fields` first, then `requests` with the elements in the file `rows`."""
+        """Post an object in pieces: first `fields`, then `requests` with the elements in the file `rows`."""
         head, size = msgspec.json.encode({**fields, "requests": []})[:-2], sized(rows)
         headers = {**_JSON, "Content-Length": str(len(head) + size + len(_TAIL))}
         content = chain([head], blocks(rows), [_TAIL])
@@ -115,7 +115,7 @@ class HttpAPI:
         return ApiAnswer(response.content, response.headers)
 
     def _cancel(self, path: str, batch_id: str, statuses: Collection[int]) -> None:
-        """Cancel a batch by a POST. Refusals with these statuses are ignored if the batch is over."""
+        """Cancel a batch by a POST. A refusal with one of these statuses is ignored if the batch is over."""
         try:
             self._answer(self._http.post(path))
         except ApiRefusal as refusal:
@@ -133,7 +133,7 @@ class HttpAPI:
         return ApiRefusal(status, response.headers, response.request.url.path, error or response.text.strip())
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
-        """Return an error's status, and OpenAI's error object from its body."""
+        """Return an error's HTTP status, and OpenAI's error object from the body."""
         found = lenient.mapping(body)
         return status, found.get("error", found)
 
@@ -150,12 +150,12 @@ def unix_client(socket: Path, base_url: str, timeout: float) -> httpx2.Client:
 
 
 def converted(answer: ApiAnswer, convert: Callable[[Any], object]) -> ApiAnswer:
-    """Convert an answer to another shape. Raises ValueError if the answer is not JSON."""
+    """Return an answer with its JSON converted. Raises ValueError if the answer is not JSON."""
     return answer_of(convert(answer.json()), answer.headers, answer.next_page)
 
 
 def path_of(kind: str, name: str) -> str:
-    """Return the path of an object. `name` stays a single path segment, whatever it contains."""
+    """Return the path of an object. `name` is escaped, so that it stays a single path segment."""
     return f"{kind}/{quote(name, safe='')}"
 
 

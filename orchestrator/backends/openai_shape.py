@@ -1,4 +1,4 @@
-"""Answers and result rows of other APIs in OpenAI's shape. Pure."""
+"""Converts answers and result rows of other APIs to OpenAI's shape. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestrator.core.errors import InputError
 
 Json = dict[str, Any]
 REFUSED = "unsupported_parameter"
-"""Error code of a row that was not sent because one of its fields has no counterpart."""
+"""Error code of a row that orch did not send because one of its fields has no counterpart."""
 CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before the request ran."}
 EXPIRED = {"code": "batch_expired", "message": "The batch expired before the request ran."}
 UNKNOWN_RESULT = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
 
 
 def completion_of(choices: list[Json], usage: Json, answer_id: Any, model: Any, tier: Any) -> Json:
-    """Return the body of a chat completion. Other APIs state no time, so `created` is 0."""
+    """Return the body of a chat completion. `created` is 0, because other APIs state no time."""
     return {
         "id": answer_id, "object": "chat.completion", "created": 0, "model": model, "choices": choices,
         "usage": usage, "service_tier": tier,
@@ -36,10 +36,10 @@ def choice_of(
 
 
 def cached_usage(fresh: int, read: int, put: int, put_for_an_hour: int, output: int) -> Json:
-    """Count tokens as OpenAI does: the whole prompt, and the parts of it read from and written to the cache.
+    """Count tokens as OpenAI does: the whole prompt, with its parts read from and written to the cache.
 
-    `fresh` is the remainder of the prompt. Tokens kept for an hour are separate: they cost more than for five
-    minutes.
+    `fresh` is the remainder of the prompt. Tokens cached for an hour are counted separately, because they cost more
+    than tokens cached for five minutes.
     """
     prompt = fresh + read + put
     parts = {"cached_tokens": read, "cache_write_tokens": put, "cache_write_1h_tokens": put_for_an_hour}
@@ -55,12 +55,12 @@ def answered_row(custom_id: object, status: int, body: object, request_id: objec
 
 
 def failed_row(custom_id: object, error: Json) -> Json:
-    """Return a row that was not answered."""
+    """Return the result of a row that got an error instead of an answer."""
     return {"id": None, "custom_id": custom_id, "response": None, "error": error}
 
 
 def unsent_row(custom_id: str, error: InputError) -> Json:
-    """Return a row that was not sent, with the name of the field that has no counterpart."""
+    """Return the result of a row that orch did not send. It names the field that has no counterpart."""
     message = f"{error.field}: {error.message}"
     told = {"message": message, "type": "invalid_request_error", "param": error.field, "code": REFUSED}
     return answered_row(custom_id, 400, {"error": told})

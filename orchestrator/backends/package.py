@@ -1,6 +1,6 @@
-"""The interface of a hosted backend's package, apart from its protocol class. See decision 21.
+"""The interface of a hosted backend's package, except its protocol class. See decision 21.
 
-Importing a package must import neither an SDK nor policy tables: every start of `orch` imports all packages.
+Every start of `orch` imports all packages. So importing a package must import neither an SDK nor policy tables.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Settings = TypeVar("Settings", bound=HostedBackend)
 
 
 class BackendAccess(Struct, frozen=True):
-    """The name of a backend in orch.toml, its key, and the home, which contains its input files.
+    """The name of a backend in orch.toml, its key, and the home that contains its input files.
 
-    The key is empty if the settings name none.
+    The key is empty if the settings name no key.
     """
 
     name: str
@@ -37,29 +37,32 @@ class BackendAccess(Struct, frozen=True):
 
 
 class BackendPackage(ABC, Generic[Settings]):
-    """One or several kinds of hosted backend. Stateless."""
+    """A package for one or more kinds of hosted backend. Stateless."""
 
     kinds: Mapping[str, type[Settings]]
     """The package's settings classes, by `kind`."""
 
     @abstractmethod
     def profile(self, settings: Settings) -> Profile:
-        """Return the provider's profile, with changes from orch.toml. Raises UsageError."""
+        """Return the provider's profile, with overrides from orch.toml. Raises UsageError."""
 
     @abstractmethod
     def open(self, settings: Settings, access: BackendAccess) -> Backend:
-        """Open the Batch API. Sends nothing. Imports the SDK, if it uses one."""
+        """Open the Batch API without sending anything. Imports the SDK if the backend uses one."""
 
     def recipient(self, settings: Settings) -> str:
         """Return the provider's name in the dialect tables."""
         return self.profile(settings).name
 
     def rules(self) -> tuple[TableRule, ...]:
-        """Return the package's lines for the dialect tables, besides the lines in `policy`. Pure."""
+        """Return the package's rules for the dialect tables, in addition to the rules in `policy`. Pure."""
         return ()
 
     def prompt_cache(self) -> CacheRules | None:
-        """Return the rules of a cache that a row can fill before its batch is sent; None without such a cache."""
+        """Return the rules of a prompt cache that a row can fill before its batch is sent.
+
+        Returns None if the provider has no such cache.
+        """
         return None
 
 
@@ -69,7 +72,7 @@ def package_of(settings: HostedBackend) -> BackendPackage[HostedBackend]:
 
 @cache
 def rules_for(recipient: str) -> tuple[TableRule, ...]:
-    """Return all packages' lines for a provider. A synchronous backend may use the same provider."""
+    """Return the dialect rules of all packages for a provider. A synchronous backend may use the same provider."""
     return tuple(rule for package in _typed() for rule in package.rules() if recipient in rule.providers)
 
 

@@ -18,10 +18,11 @@ CHAT_ONLY = frozenset({"/v1/chat/completions"})
 
 
 class BatchLimits(Struct, frozen=True):
-    """Limits of one batch, and of all batches together; None means unknown.
+    """Limits of one batch, and of all batches together. None means that a limit is unknown.
 
-    A batch with fewer than `min_rows` rows is refused. `max_inputs` counts the inputs of embedding rows.
-    `enqueued_tokens` are the prompt tokens that may wait at the backend, by model; `""` means all other models.
+    The backend refuses a batch with fewer than `min_rows` rows. `max_inputs` counts the inputs of embedding rows.
+    `enqueued_tokens` is the maximum number of prompt tokens that may wait at the backend, by model; `""` means all
+    other models.
     """
 
     min_rows: int = 1
@@ -32,13 +33,13 @@ class BatchLimits(Struct, frozen=True):
     batches_per_hour: int | None = None
 
     def enqueued(self, model: str) -> int | None:
-        """Return the most prompt tokens of a model that may wait at the backend."""
+        """Return the maximum number of a model's prompt tokens that may wait at the backend; None if unknown."""
         known = self.enqueued_tokens or {}
         return known.get(model, known.get(""))
 
 
 class Window(Struct, frozen=True):
-    """A completion window, with the provider's spelling."""
+    """A completion window, with its spelling at the provider."""
 
     seconds: int
     text: str
@@ -47,18 +48,26 @@ class Window(Struct, frozen=True):
 class Profile(Struct, frozen=True):
     """A provider's rules and habits.
 
-    `windows` are in the provider's spelling, empty if any window is accepted. `provider` is the name in the price
-    table. `discount` is off the realtime price, for models without a batch price in the table. `overruns`: a batch
-    continues past its window instead of expiring. `expires_after` is the requested lifetime of files in seconds.
-    `appear_seconds` is the longest time until an unanswered create shows in a listing. `endpoints` are allowed in
-    batches, None if all may be tried. `lists_models`: rows use the names in the provider's list of models.
-    `asks_directly`: the provider's synchronous endpoints accept the same rows as batches. `tells_shards`: batches
-    carry our shards' ids. `names_rows`: results have row ids, and are read without the input file. `reads_inputs`:
-    input files can be read back. `names_homes`: only the name of an input file can carry our home. `one_file`: failed
-    rows are among the results, not in an error file. `cancels`: a running batch can be ended. `stacks`: cached tokens
-    cost less in a batch than at once. `path` begins the addresses of rows and of a create. `create_fields` go into
-    each create besides the standard fields. `at_once_as_batch`: the synchronous endpoint has the batch price.
-    `is_orch` marks our own server: its lists are cheap, and it offers the results of a running batch.
+    - `windows`: in the provider's spelling; empty if any window is accepted.
+    - `provider`: the name in the price table.
+    - `discount`: off the realtime price, for models without a batch price in the table.
+    - `overruns`: a batch continues past its window instead of expiring.
+    - `expires_after`: the requested lifetime of files, in seconds.
+    - `appear_seconds`: the longest time until an unanswered create shows in a listing.
+    - `endpoints`: allowed in batches; None if all may be tried.
+    - `lists_models`: rows use the names in the provider's list of models.
+    - `asks_directly`: the provider's synchronous endpoints accept the same rows as batches.
+    - `tells_shards`: batches carry our shards' ids.
+    - `names_rows`: results have row ids, and are read without the input file.
+    - `reads_inputs`: input files can be read back.
+    - `names_homes`: only the name of an input file can carry our home.
+    - `one_file`: failed rows are among the results, not in an error file.
+    - `cancels`: a running batch can be ended.
+    - `stacks`: cached tokens cost less in a batch than in a synchronous call.
+    - `path`: the start of the addresses of rows and of a create.
+    - `create_fields`: sent with each create besides the standard fields.
+    - `at_once_as_batch`: the synchronous endpoint has the batch price.
+    - `is_orch`: our own server, whose lists are cheap and which offers the results of a running batch.
     """
 
     name: str
@@ -108,7 +117,7 @@ def with_limits(
     enqueued_tokens: int | dict[str, int] | None = None,
     batches_per_hour: int | None = None,
 ) -> BatchLimits:
-    """Return the limits of a profile, overridden by the given limits from orch.toml."""
+    """Return a profile's limits, overridden by the given limits from orch.toml."""
     enqueued = {"": enqueued_tokens} if isinstance(enqueued_tokens, int) else enqueued_tokens
     given: dict[str, Any] = {
         "min_rows": min_rows,
@@ -122,9 +131,9 @@ def with_limits(
 
 
 def window_for(profile: Profile, seconds_left: int) -> Window:
-    """Return the longest window that fits the time left, or the shortest one if none fits.
+    """Return the longest window that fits the time left, or the shortest window if none fits.
 
-    If the profile accepts any window, return exactly the time left, at least a second.
+    If the profile accepts any window, return exactly the time left, but at least a second.
     """
     if not profile.windows:
         return _exact(max(1, seconds_left))

@@ -15,7 +15,7 @@ from orchestrator.core.shards import Shard, ShardState
 
 
 class FindingKind(StrEnum):
-    """Differences between a batch or a file and our records."""
+    """Kind of difference between a batch or a file and our records."""
 
     UNKNOWN = "unknown"  # a batch with a shard id of ours that no shard in this home has
     FOREIGN = "foreign"  # a batch without our ids: from another program, or made by hand
@@ -29,12 +29,12 @@ class FindingKind(StrEnum):
 
     @property
     def is_fault(self) -> bool:
-        """True if the finding needs attention."""
+        """True if someone has to act on the finding."""
         return self not in (FindingKind.FOREIGN, FindingKind.UNADOPTED, FindingKind.FILE)
 
 
 class Finding(Struct, frozen=True):
-    """A difference, described by `text`. `id` is the batch's or file's id, `shard` our shard's id if known."""
+    """A difference, described by `text`. `id` is the batch's or file's id; `shard` is our shard's id, if known."""
 
     kind: FindingKind
     id: str
@@ -43,7 +43,7 @@ class Finding(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Result of comparing a backend with our records: the number of matching batches, and each difference."""
+    """Result of comparing a backend with our records: the number of matching batches, and all differences."""
 
     backend: str
     account: str
@@ -53,7 +53,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def is_well(self) -> bool:
-        """True if no finding needs attention."""
+        """True if no finding is a fault."""
         return not any(finding.kind.is_fault for finding in self.findings)
 
     @property
@@ -85,7 +85,8 @@ def compare(
 ) -> Comparison:
     """Compare a backend's shards with every batch and input file of the key's account.
 
-    Shards in `moved` changed during the provider's calls, so our records of their batches are from another moment.
+    Shards in `moved` changed while orch called the provider, so their records do not match the provider's answers in
+    time.
     """
     ours: dict[str, Shard] = {shard.id: shard for shard in shards}
     by_batch = {shard.batch_id: shard for shard in ours.values() if shard.batch_id is not None}
@@ -107,7 +108,7 @@ def compare(
 
 
 def is_open(shard: Shard) -> bool:
-    """True if a shard's batch must still exist."""
+    """True if a shard's batch must still exist at the backend."""
     return shard.batch_id is not None and shard.state in (ShardState.SUBMITTED, ShardState.ENDED)
 
 

@@ -1,6 +1,6 @@
-"""Reads result files as lines of JSON, repairing the faults of providers and gateways. Pure.
+"""Reads result files as JSON lines, and repairs faults of providers and gateways. Pure.
 
-Valid and unreadable lines stay unchanged. Memory is limited by the longest line.
+Valid and unreadable lines stay unchanged. Memory use is bounded by the longest line.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a result file's lines in OpenAI's shape: text ids, numeric status. Lines without a row stay unchanged."""
+    """Yield a result file's lines in OpenAI's shape, with text ids and numeric statuses.
+
+    A line that holds no row stays unchanged.
+    """
     for line in lines(chunks):
         try:
             _decode_result(line)
@@ -119,8 +122,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def _repaired(line: bytes) -> bytes:
-    """Replace NaN and deep nesting by null, and escape control characters. A line still unreadable stays
-    unchanged.
+    """Replace NaN and deep nesting by null, and escape control characters.
+
+    A line that is still unreadable stays unchanged.
     """
     for content in (line, _shallow(line)):
         try:

@@ -1,4 +1,4 @@
-"""Batch files in an S3-compatible bucket: the bucket's calls, listings and errors in OpenAI's shape."""
+"""Batch files in an S3-compatible bucket: its calls, and its listings and errors in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _STATUSES = {
     # A bucket that is missing or in another region is a mistake in the settings, which must not cost any row.
     **dict.fromkeys(("NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed"), 403),
 }  # fmt: skip
-"""HTTP statuses to use for AWS's errors, because AWS's own statuses mean something else at other providers."""
+"""HTTP statuses that replace AWS's own, which mean something else at other providers."""
 _XML_WORDS = re.compile(r"<(Code|Message)>([^<]*)</")
 
 
 class S3FilesAPI(HttpAPI):
-    """Calls of batches whose files are objects of a bucket. `bucket` is a signing client with the bucket's address.
+    """Calls of a Batch API whose files are objects in a bucket.
 
-    `headers` go with each call to the bucket.
+    `bucket` is a signing client with the bucket's address. `headers` go with each call to the bucket.
     """
 
     def __init__(
@@ -69,12 +69,14 @@ class S3FilesAPI(HttpAPI):
         return answer_of(listed, answer.headers, next_page)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return an object without its size, because reading translates its lines. Refuses a missing object."""
+        """Return an object without its size, because orch translates its lines. Raises ApiRefusal if the object is
+        missing.
+        """
         with self.content(file_id):
             return answer_of({"id": file_id})
 
     def put(self, name: str, content: BinaryIO, sent: Iterable[bytes]) -> ApiAnswer | None:
-        """Store an input file with these lines, made from `content`; None if there are no lines."""
+        """Store an input file with these lines, made from `content`. Return None if there are no lines."""
         with input_object(self._place, name, content, sent) as found:
             if not found.size:
                 return None
@@ -87,7 +89,7 @@ class S3FilesAPI(HttpAPI):
 
     @contextmanager
     def object_lines(self, key: str, convert: Callable[[bytes], bytes]) -> Iterator[Iterator[bytes]]:
-        """Open an object's lines, each converted to another shape."""
+        """Open an object and yield its lines, each converted to another shape."""
         with self._streamed(self._bucket, quote(key), headers=self._owner) as chunks:
             yield (convert(line) + b"\n" for line in lines(chunks))
 
@@ -101,12 +103,14 @@ class S3FilesAPI(HttpAPI):
 
 
 def asked(path: str, query: Mapping[str, str]) -> str:
-    """Return a path with its query, encoded as in a signature."""
+    """Return a path with its query, encoded exactly as in the signature."""
     return f"{path}?{urlencode(query, safe='-_.~', quote_via=quote)}" if query else path
 
 
 def error_of(content: bytes, kind: str) -> Json | None:
-    """Return the error object in an answer, by JSON, XML or the header `x-amzn-errortype`; None for other answers."""
+    """Return the error object in a JSON or XML answer, or from the header `x-amzn-errortype`; None for other
+    answers.
+    """
     told = lenient.decode_object(content)
     if told is None:
         found = dict(_XML_WORDS.findall(content.decode(errors="replace"))) if b"<Error" in content else {}
@@ -140,6 +144,6 @@ def objects_of(content: bytes) -> tuple[list[Json], str | None]:
 
 
 def tag_in(name: str, text: str) -> str | None:
-    """Return the content of an XML tag, or None."""
+    """Return the content of the XML tag `name`, or None if the tag is missing."""
     found = re.search(f"<{name}>([^<]*)</{name}>", text)
     return None if found is None else unescape(found[1])

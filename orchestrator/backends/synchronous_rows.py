@@ -1,4 +1,4 @@
-"""One row at a provider's synchronous endpoint: the meaning of its answer, and its result line."""
+"""Calls a synchronous endpoint with one row: interprets the answer, and builds the result line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.policy.preflight import DirectAnswer
 
 LONGEST_MESSAGE = 500
 _LOST = frozenset({408, 502, 504})
-"""Statuses of a gateway that received no answer, although the server behind it may have answered."""
+"""Gateway statuses after which the server may still have answered, although the gateway received no answer."""
 _PREFIX = "models/"
 _decode = json_decoder(RequestLine).decode
 
 
 def request_of(line: bytes) -> bytes:
-    """Return the body of a request line. Raises ValueError."""
+    """Return the request body in a line. Raises ValueError if the line is invalid."""
     try:
         return bytes(_decode(line).body)
     except batch_api.JSON_ERRORS as error:
@@ -34,7 +34,7 @@ def request_of(line: bytes) -> bytes:
 
 
 def answered(content: bytes, secret: str) -> DirectAnswer:
-    """Return the answer of status 200. A body that is not a JSON object may be a cut answer, which may be billed.
+    """Interpret an answer with status 200. A body that is not a JSON object may be a cut answer that is billed.
 
     A refusal in the body counts as a refusal. The `secret` never appears in the message.
     """
@@ -58,24 +58,24 @@ def _refusal_in(body: bytes) -> ProviderError | None:
 
 
 def refused(error: ProviderError, secret: str) -> DirectAnswer:
-    """Return the answer of an error status. The `secret` never appears in the message."""
+    """Interpret an answer with an error status. The `secret` never appears in the message."""
     said = lenient.plain((error.message or f"status {error.status}").replace(secret, "[key]"))[:LONGEST_MESSAGE]
     told = ProviderError(error.status, error.code, error.kind, error.param, said)
     return DirectAnswer(error.status, error=told, may_be_billed=error.status in _LOST)
 
 
 def unanswered(error: OrchError, *, may_be_billed: bool) -> DirectAnswer:
-    """Return the answer of a call without a response."""
+    """Return the DirectAnswer for a call that got no response."""
     return DirectAnswer(None, error=ProviderError(message=error.message), may_be_billed=may_be_billed)
 
 
 def in_list(listed: Iterable[str], model: str) -> bool | None:
-    """True if a list of models has this model; None for an empty list, which proves nothing."""
+    """True if the list contains this model; None for an empty list, which proves nothing."""
     names = {name.removeprefix(_PREFIX) for name in listed}
     return model.removeprefix(_PREFIX) in names if names else None
 
 
 def result_line(custom_id: str, answer: DirectAnswer) -> bytes:
-    """Return the row's line as in a batch's result file."""
+    """Return the row's result in the format of a batch's result file."""
     response = {"status_code": answer.status, "request_id": None, "body": msgspec.Raw(answer.body or b"null")}
     return msgspec.json.encode({"custom_id": custom_id, "response": response, "error": None}) + b"\n"

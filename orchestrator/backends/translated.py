@@ -1,4 +1,7 @@
-"""Batch operations at a provider with its own request format. Rows with a field without counterpart are not sent."""
+"""Batch operations at a provider with its own request format.
+
+A row is not sent if one of its fields has no counterpart.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,20 @@ from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.quota import few_rows
 
 NOTHING_SENT = "refused:"
-"""Prefix of the id of an upload in which no row could be translated."""
+"""Prefix of an upload's id if none of its rows could be translated."""
 
 
 def nothing_sent(name: str) -> ApiAnswer:
-    """Return the answer to an upload in which no row could be translated."""
+    """Return the answer to an upload if none of its rows could be translated."""
     told = {"id": f"{NOTHING_SENT}{name}", "filename": name}
     return answer_of(told)
 
 
 class TranslatedBatches(ApiBatches):
-    """The operations of a Batch API on the calls of a provider with its own request format.
+    """Batch operations at a provider with its own request format.
 
     A row that cannot be translated is not sent; its error line follows the results. If no row can be translated, no
-    batch is created: a substitute with the id `refused:SHARD` counts as completed from the start.
+    batch is created. A substitute with the id `refused:SHARD` then counts as completed from the start.
     """
 
     def __init__(self, name: str, api: BatchAPI, profile: Profile, translate: Translate, **more: Any) -> None:
@@ -43,7 +46,9 @@ class TranslatedBatches(ApiBatches):
         self._translate = translate
 
     def upload(self, path: Path, name: str) -> str:
-        """Upload a file, or refuse a batch with too few rows that can be sent."""
+        """Upload a file. Raises BackendRefused if some of its rows can be sent, but fewer than the provider's
+        minimum.
+        """
         if (least := self._profile.limits.min_rows) > 1:
             counts = Counter[bool]()
             with path.open("rb") as source:
@@ -92,7 +97,10 @@ class TranslatedBatches(ApiBatches):
         yield from self._beside(input_path)
 
     def _beside(self, input_path: Path) -> Iterator[bytes]:
-        """Yield the lines of rows that were not sent. An adopted batch may have no input file here."""
+        """Yield the result lines of rows that were not sent.
+
+        An adopted batch may have no input file here.
+        """
         with suppress(FileNotFoundError), input_path.open("rb") as source:
             for custom_id, _, error in translated_rows(source, self._translate):
                 if error is not None:
@@ -100,7 +108,10 @@ class TranslatedBatches(ApiBatches):
 
 
 def all_refused(shard: str, rows: int | None) -> RemoteBatch:
-    """Return the batch of a shard in which no row could be translated. Only the create knows the number of `rows`."""
+    """Return the substitute batch of a shard in which no row could be translated.
+
+    Only the create knows the number of `rows`.
+    """
     name = f"{NOTHING_SENT}{shard}"
     return RemoteBatch(
         name,

@@ -1,8 +1,8 @@
-"""The search for an engine's best settings, by successive halving: returns the next run, or the winner.
+"""Search for an engine's best settings by successive halving. Returns the next run, or the winner.
 
-All settings run for a short time, the better half for twice as long, and so on. The engine's defaults run in every
-round, whatever their result, so that the winner can be compared with them. The winner is repeated until it has three
-runs of the longest duration. Settings with which the engine fails or does not start are excluded.
+All settings run for a short time, then the better half runs for twice as long, and so on. The engine's defaults run
+in every round, for comparison with the winner. The winner is repeated until it has three runs of the longest
+duration. Settings with which the engine fails or does not start are excluded.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
     "prefix_caching": (("--enable-prefix-caching",), ("--no-enable-prefix-caching",)),
     "chunked_prefill": (("--enable-chunked-prefill",), ("--no-enable-chunked-prefill",)),
 }
-"""Values to try for each of vLLM's settings, in addition to its default."""
+"""Values to try for each vLLM setting, in addition to its default."""
 
 
 class TuneRun(Struct, frozen=True):
-    """A run of vLLM with `options` (empty: the defaults); `rows_per_second` is None if the run failed."""
+    """A run of vLLM with `options`, empty for the defaults. `rows_per_second` is None if the run failed."""
 
     options: tuple[str, ...]
     round: int
@@ -41,7 +41,7 @@ class TuneRun(Struct, frozen=True):
 
 
 class Contest(Struct, frozen=True):
-    """The next options to try, with their round and seconds. `left` counts the remaining runs."""
+    """The next options to try, with their round and their duration in seconds. `left` counts the remaining runs."""
 
     options: tuple[str, ...]
     round: int
@@ -50,7 +50,7 @@ class Contest(Struct, frozen=True):
 
 
 class Winner(Struct, frozen=True):
-    """The best settings, by the median of their runs in the last round, and the defaults' last rate.
+    """The best settings, by the median of their runs in the last round, and the last rate of the defaults.
 
     The fields are None if all settings failed.
     """
@@ -63,8 +63,8 @@ class Winner(Struct, frozen=True):
 def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
     """Return the settings that a `quick` or `full` contest tries, the defaults first.
 
-    `quick` changes one setting at a time; `full` adds combinations, the same ones each time. Without a GPU, the
-    setting for GPU memory is omitted.
+    `quick` changes one setting at a time. `full` adds the same combinations each time. Without a GPU, the setting for
+    GPU memory is omitted.
     """
     space = {name: values for name, values in SPACE.items() if on_gpu or name != "gpu_memory_utilization"}
     found: list[tuple[str, ...]] = [(), *(value for values in space.values() for value in values)]
@@ -84,7 +84,7 @@ def contest_of(
 ) -> Contest | Winner:
     """Return the next options to try after these runs, or the winner. The candidate () means the defaults.
 
-    Runs of the first round take `first_seconds`, runs of each later round twice as long as before.
+    Runs of the first round take `first_seconds`. Runs of each later round take twice as long as before.
     """
     entered = list(dict.fromkeys([(), *candidates]))
     number = 0
@@ -118,7 +118,7 @@ def _remaining_runs(entered: int) -> int:
 
 
 def _final(options: tuple[str, ...], number: int, runs: Sequence[TuneRun], first_seconds: float) -> Contest | Winner:
-    """Return the winner once all its repeats are done. Repeats count as further rounds."""
+    """Return the winner once all its repeats are done, or else the next repeat. Each repeat counts as a round."""
     last = [run for run in runs if run.options == options and run.round >= number]
     rates = [run.rows_per_second for run in last if run.rows_per_second is not None]
     if len(last) < REPEATS:

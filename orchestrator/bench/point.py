@@ -1,7 +1,7 @@
-"""A point: rows at a fixed concurrency, until enough rows have come back to know the throughput.
+"""Measures a point: rows at a fixed concurrency, until enough rows have ended to know the throughput.
 
-In steady state, all slots (as many as the concurrency) are taken. A flight is one row per slot. Throughput is
-measured from the end of the first flight to the end of a later one. Rows are sent until then, so the final phase
+In steady state, all slots are taken; their number is the concurrency. A flight is one row per slot. Throughput is
+measured from the end of the first flight to the end of a later flight. Rows are sent until then, so the final phase
 with empty slots is not measured.
 """
 
@@ -25,13 +25,13 @@ from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.upstreams import Upstream
 
 FLIGHTS = 5
-"""Minimum flights of a point."""
+"""Minimum number of flights in a point."""
 STEADY = 0.01
-"""A point ends early if the standard error of its mean flight time is at most this share of the mean."""
+"""Largest standard error at which a point ends early, as a share of its mean flight time."""
 LATE = 4.0
 """Maximum duration of a point, as a multiple of its `seconds`."""
 FEW_FAILURES, FALLEN = 10, 0.2
-"""An engine has failed after `FEW_FAILURES` failed attempts, if they exceed the share `FALLEN` of all attempts."""
+"""An engine has failed after `FEW_FAILURES` failed attempts if their share of all attempts exceeds `FALLEN`."""
 DOWN_SECONDS = 3.0
 LOOK_SECONDS = 0.2
 RETRY_DELAY = 0.5
@@ -45,10 +45,10 @@ class PointEnd(StrEnum):
 
 
 class PointTerms(Struct, frozen=True):
-    """A point with `concurrency` rows at once per upstream, for about `seconds`. Only DYNAMIC uses `window`, in
-    seconds.
+    """Terms of a point with `concurrency` rows at once per upstream, for about `seconds`.
 
-    The point waits for at least `flights` flights, but at most `patience` seconds (None: LATE times `seconds`).
+    Only DYNAMIC uses `window`, in seconds. The point waits for at least `flights` flights, but at most `patience`
+    seconds (None: LATE times `seconds`).
     """
 
     concurrency: int
@@ -60,10 +60,10 @@ class PointTerms(Struct, frozen=True):
 
 
 class BenchPoint(Struct, frozen=True):
-    """Results of a point. Rates are per second, for all upstreams together; latencies are in seconds.
+    """Results of a point. Rates are per second, for all upstreams together. Latencies are in seconds.
 
-    `cache_hits` is the share of prompt tokens from the prefix cache, `kv_peak` the peak use of the KV cache, both
-    from 0 to 1. Without vLLM's gauges, both and `preemptions` are None. `vram_peak` is in bytes.
+    `cache_hits` is the share of prompt tokens from the prefix cache, and `kv_peak` is the peak use of the KV cache.
+    Both range from 0 to 1. Without vLLM's gauges, both and `preemptions` are None. `vram_peak` is in bytes.
     """
 
     concurrency: int
@@ -90,7 +90,7 @@ class BenchPoint(Struct, frozen=True):
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> BenchPoint:
-        """Read the result of `to_json`. Raises msgspec.ValidationError for any other input."""
+        """Read the result of `to_json`. Raises msgspec.ValidationError if the input is invalid."""
         return msgspec.convert(told, cls)
 
 
@@ -249,7 +249,7 @@ class _Measuring:
         return [one for one in found if one is not None]
 
     async def _drain(self, result: BenchPoint) -> None:
-        """Wait for rows in flight. An engine that still works on them would slow down the next point."""
+        """Wait for rows in flight, because an engine that still works on them would slow the next point."""
         until = self._clock() + max(LEAST_DRAIN, 2 * result.p99)
         while self._rows.out and not self._fell and (left := until - self._clock()) > 0:
             self._changed.clear()
@@ -292,7 +292,7 @@ class _Measuring:
         )
 
     def _measured(self) -> tuple[Sequence[RowEnd], float, PointEnd]:
-        """Return the measured rows, the seconds from the first to the last of them, and how the point ended."""
+        """Return the measured rows, the seconds from the first end to the last, and how the point ended."""
         ended, places = self._rows.ended, self._places
         first = 0 if self._terms.mode is Mode.STATIC else places
         begin = self._began if self._terms.mode is Mode.STATIC else (self._flights or [self._began])[0]
@@ -304,5 +304,8 @@ class _Measuring:
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest sorted value with at least `share` of all values at or below it; 0 without values."""
+    """Return the smallest value with at least `share` of all values at or below it; 0 without values.
+
+    `values` must be sorted.
+    """
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0

@@ -1,4 +1,4 @@
-"""Results of a bench as figures: concurrencies, modes, orders, engine settings and the verdict."""
+"""Results of a bench: concurrencies, modes, row orders, engine settings and the verdict."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ GIB = 1024**3
 
 
 class Measured(Struct, frozen=True):
-    """Points of a bench.
+    """The measured points of a bench.
 
-    `window` is the window of dynamic batching in seconds, `order` the order in which rows were sent. For `prefill`,
-    answers had one token. `file_order` is None if the rows were sent in file order anyway.
+    `window` is the window of dynamic batching in seconds. `order` is the order in which rows were sent. For
+    `prefill`, answers had one token. `file_order` is None if the rows were sent in file order anyway.
     """
 
     sweep: tuple[BenchPoint, ...]
@@ -45,7 +45,7 @@ class Measured(Struct, frozen=True):
 
 
 class TunePoint(Struct, frozen=True):
-    """One run of engine settings. If the engine failed or did not start, `problem` replaces `result`."""
+    """A run with certain engine settings. If the engine failed or did not start, `problem` replaces `result`."""
 
     options: tuple[str, ...]
     round: int
@@ -66,7 +66,7 @@ class TunePoint(Struct, frozen=True):
 
 
 class Tuned(Struct, frozen=True):
-    """All runs of engine settings, and the winner."""
+    """All runs with engine settings, and the winner."""
 
     points: tuple[TunePoint, ...]
     winner: Winner
@@ -91,7 +91,7 @@ class Tuned(Struct, frozen=True):
 
 
 class BenchReport(Struct, frozen=True):
-    """A bench at a backend with `rows` of a job's `job_rows`. `left_out` rows are for other models.
+    """Report of a bench at a backend, with `rows` of a job's `job_rows`. `left_out` rows are for other models.
 
     `rates` are the figures that `--apply` stores; None if there is no knee. `notes` are sentences.
     """
@@ -186,7 +186,7 @@ COLUMNS = (
     "at once", "rows/h", "in tok/s", "out tok/s", "P50", "P99", "failed", "cache", "KV", "preempted", "VRAM", "point",
 )  # fmt: skip
 RANKS = {"failed": 1, "point": 2, "in tok/s": 3, "out tok/s": 4, "cache": 5, "KV": 6, "VRAM": 7, "preempted": 8}
-"""Order in which a narrow table omits columns: highest rank first."""
+"""Order in which a narrow table drops columns, the highest rank first."""
 
 
 def bench_cells(report: BenchReport) -> list[tuple[str, ...]]:
@@ -237,7 +237,7 @@ def tune_cells(tuned: Tuned) -> list[tuple[str, ...]]:
 
 
 def plot_cells(sweep: Sequence[BenchPoint]) -> list[tuple[str, float, str]]:
-    """Return bars of a plot: the concurrency, its rate as a share of the best rate, and the rate as text."""
+    """Return the bars of a plot: concurrency, share of the best rate, and the rate as text."""
     most = max((one.rows_per_second for one in sweep), default=0.0)
     return [
         (f"{one.concurrency:,}", one.rows_per_second / most if most else 0.0, _per_hour(one.rows_per_second))

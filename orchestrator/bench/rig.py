@@ -26,9 +26,9 @@ NO_DRIVER = "this machine has no NVIDIA driver"
 
 
 class GpuMemory:
-    """Memory that all processes together use on some of this machine's GPUs.
+    """Memory in use on some of this machine's GPUs, by all processes together.
 
-    `problem` says why the memory is unknown. `names` are the GPUs' models.
+    `problem` is the reason why the memory is unknown. `names` are the GPUs' models.
     """
 
     def __init__(self, library: Any = None, handles: Sequence[Any] = (), problem: str | None = None) -> None:
@@ -53,7 +53,7 @@ def _text(name: str | bytes) -> str:
 
 @contextmanager
 def gpu_memory(wanted: Sequence[int] | None = None) -> Iterator[GpuMemory]:
-    """Yield the memory of these GPUs, or of all. `used` returns None if no GPU is readable."""
+    """Yield a monitor of the memory of these GPUs, or of all GPUs. Its `used` returns None if no GPU is readable."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
@@ -73,7 +73,7 @@ def gpu_memory(wanted: Sequence[int] | None = None) -> Iterator[GpuMemory]:
 
 
 REACH_SECONDS = 120.0
-"""Seconds that an engine has to answer again after a failure."""
+"""Maximum seconds for an engine to answer again after a failure."""
 POLL_SECONDS = 0.1
 MOST_ROWS = 100_000
 
@@ -123,7 +123,7 @@ class Rig:
 
     @property
     def order(self) -> str:
-        """Reason for the order in which rows are sent."""
+        """Reason for the chosen order of rows."""
         return self._plan(in_file_order=False).order.reason
 
     @property

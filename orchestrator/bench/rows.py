@@ -1,4 +1,4 @@
-"""The rows of a point: decides when to send each row, and records when and how it ends."""
+"""The rows of a point: decides when to send each row, and records when and how the row ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Mode(StrEnum):
 
 
 class RowEnd(NamedTuple):
-    """End of a row: the time by the upstream's clock, the seconds in flight, the tokens, and the success."""
+    """How a row ended: the time by the upstream's clock, seconds in flight, tokens, and success."""
 
     at: float
     seconds: float
@@ -48,7 +48,7 @@ class RowEnd(NamedTuple):
 
 
 class PointWork(Work, eq=False):
-    """A row of a point. If the sample is too short for the point, it is repeated in a new `cycle`."""
+    """A row of a point. A sample that is too short is repeated, each time in a new `cycle`."""
 
     cycle: int = 0
 
@@ -57,7 +57,7 @@ class PointRows(RowSource):
     """Rows of a batch file, repeated endlessly for the dispatcher. `gate` returns how many more may be sent.
 
     A `salt` keeps vLLM's cache from recognising prompts of earlier points and cycles. With `one_token`, answers have
-    one token, so that the engine does little but read prompts.
+    one token, so that the engine mostly reads prompts.
     """
 
     batch_id = tenant = "bench"
@@ -73,7 +73,7 @@ class PointRows(RowSource):
         self.failed = 0
         self.taken = 0
         self.problem: str | None = None
-        """Error of the last failed row."""
+        """Error message of the last failed row."""
         self._plan = plan
         self._upstreams = upstreams
         self._salt = salt
@@ -99,11 +99,11 @@ class PointRows(RowSource):
 
     @property
     def rows_left(self) -> int:
-        """Number of rows of the whole sample: a point never runs out of rows."""
+        """Return the number of rows in the whole sample, because a point never runs out of rows."""
         return len(self._plan)
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """Return a requeued row or, if the gate is open, the next row; otherwise None."""
+        """Return a requeued row, or the next row if the gate is open; otherwise None."""
         if self._stopping:
             return None
         if self._again:
@@ -129,11 +129,11 @@ class PointRows(RowSource):
     unpack = give_back  # a point never packs rows
 
     def tokens(self, work: Work) -> int:
-        """Estimate the tokens that a request counts towards a limit."""
+        """Estimate the tokens of a request that count towards a limit."""
         return work.size // body_changes.BYTES_PER_TOKEN
 
     def leaves(self, work: Work) -> None:
-        """Do nothing: a point books nothing."""
+        """Do nothing, because a point books no costs."""
 
     came_back = leaves
 

@@ -1,4 +1,4 @@
-"""A whole bench: the sample, the engine, the points, and the conclusions."""
+"""Runs a whole bench: the sample, the engine, the points, and the conclusions."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 STARTS = timedelta(days=30)
-"""Maximum age of engine starts that predict the duration of the next start."""
+"""Maximum age of an engine start that helps predict the duration of the next start."""
 SATURATED = 2
-"""Settings run at this multiple of the best concurrency, so that the engine's own limits are the bottleneck."""
+"""Multiple of the best concurrency at which settings run, so that the engine's own limits are the bottleneck."""
 MOST_FIRST = 30.0
-"""Maximum seconds of a setting's first run; a short bench gives it one second per minute of the bench."""
+"""Maximum seconds of a setting's first run. A short bench gives it one second per minute of the bench."""
 
 
 class BenchWishes(Struct, frozen=True):
-    """Options of a bench. If `versus` is None, it compares with `[report] compare` if that has a price."""
+    """Options of a bench. If `versus` is None, the bench compares with `[report] compare` if that has a price."""
 
     file: Path
     backend: str | None
@@ -58,7 +58,7 @@ class BenchWishes(Struct, frozen=True):
 
 
 class BenchListeners(Struct, frozen=True):
-    """Callbacks of a bench: for messages, documents read, points, and points of settings."""
+    """Callbacks of a bench: for messages, read documents, points, and points of settings."""
 
     say: Callable[[str], None]
     reading: Progress
@@ -67,7 +67,7 @@ class BenchListeners(Struct, frozen=True):
 
 
 class Bench(Struct):
-    """A bench in a home. Raises OrchError; the measurements made so far are kept."""
+    """A bench in a home. Raises OrchError; measurements up to then are kept."""
 
     store: Store
     home: Home
@@ -247,13 +247,13 @@ def _notes(sample: Sample, measured: Measured, memory: GpuMemory) -> list[str]:
 
 
 Hosted = tuple[str, Decimal, bool]
-"""A model's name, the price of a row in dollars, and True if the price is an estimate."""
+"""A model's name, the price of a row in dollars, and whether the price is an estimate."""
 
 
 def hosted_row(
     config: Config, versus: str, input_tokens: float, output_tokens: float, now: Callable[[], datetime]
 ) -> Hosted:
-    """Return the price of a row with these tokens at `BACKEND:MODEL` or `PROVIDER:MODEL`. Raises UsageError."""
+    """Return the price of a row with this many tokens at `BACKEND:MODEL` or `PROVIDER:MODEL`. Raises UsageError."""
     place, _, model = versus.partition(":")
     if not place or not model:
         raise UsageError(f"--vs {versus}: write BACKEND:MODEL or PROVIDER:MODEL, such as openai:gpt-5-nano")

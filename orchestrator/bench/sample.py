@@ -1,6 +1,6 @@
 """The rows of a bench: a sample of a job's request lines, with the job's mix of long and short rows.
 
-Neighbouring rows (a document's tasks) stay together, because an engine's prefix cache reuses their common part.
+Neighbouring rows (a document's tasks) stay together, because an engine's prefix cache reuses their common prefix.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 BLOCK = 8
-"""Neighbouring rows that stay together."""
+"""Number of neighbouring rows that stay together."""
 MOST_ROWS = 1_024
 MOST_BYTES = 64_000_000
 FILE_NAME = "rows.jsonl"
@@ -50,8 +50,8 @@ _decode = json_decoder(_Line).decode
 class Sample(Struct, frozen=True):
     """A sample at `path`: `rows` of the job's `job_rows`, all for one `endpoint` and one `model`.
 
-    `model` is the name at the backend. `left_out` rows of the job are for other models or endpoints. `digest`
-    identifies the content.
+    `model` is the name at the backend. `left_out` rows are for other models or endpoints. `digest` identifies the
+    content.
     """
 
     path: Path
@@ -105,7 +105,7 @@ def _groups(path: Path) -> dict[tuple[str, str], list[Span]]:
 
 
 def stratified(spans: Sequence[Span], most: int = MOST_ROWS, most_bytes: int = MOST_BYTES) -> list[Span]:
-    """Return up to `most` rows in file order: blocks of neighbours, picked evenly over their lengths."""
+    """Return at most `most` rows in file order, as blocks of neighbours picked evenly over their lengths."""
     mean = sum(span.length for span in spans) / len(spans)
     wanted = max(1, min(most, int(most_bytes / max(1.0, mean))))
     if len(spans) <= wanted:

@@ -1,4 +1,4 @@
-"""The points of a bench and their order. Points in the notebook are not measured again."""
+"""The points of a bench and their order. A point in the notebook is not measured again."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from orchestrator.core.json_decoders import json_decoder
 
 
 class BenchNote(Struct, frozen=True):
-    """A named measurement, such as `sweep/64` or `mode/static`. `told` has its figures in JSON form."""
+    """A named measurement, such as `sweep/64` or `mode/static`. `told` holds its figures in JSON form."""
 
     name: str
     told: dict[str, Any]
 
 
 class Notebook:
-    """Notes by name, in order of creation. Raises StorageError if the file is unusable."""
+    """A file of notes by name, in order of creation. Raises StorageError if the file is unusable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -95,9 +95,12 @@ SWEEP, MODE = "sweep", "mode"
 SETTLED = "knee/settled"
 PREFILL, FILE_ORDER = "prefill/one-token", "order/file"
 SWEEP_POINTS = 14
-"""Approximate points of a sweep: doublings, then halvings around the knee."""
+"""Approximate number of points in a sweep: doublings, then halvings around the knee."""
 OVERHEAD = 1.6
-"""Real duration of a point as a multiple of its measuring time. The first flight and the drain are not measured."""
+"""Real duration of a point as a multiple of its measuring time.
+
+The first flight and the drain are not measured.
+"""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
 WINDOW = 0.5
 """Window of dynamic batching, as a share of the median latency."""
@@ -105,7 +108,7 @@ LEAST_WINDOW = 0.02
 
 
 class BenchProgress(Struct, frozen=True):
-    """A finished point, or a starting point if `result` is None. About `left` points remain."""
+    """A finished point, or a starting point if `result` is None. About `left` points remain to be measured."""
 
     name: str
     result: BenchPoint | None
@@ -136,7 +139,7 @@ class Session:
         self._began = self.clock()
 
     async def run(self) -> Measured:
-        """Measure all requested points. Raises OrchError; the notebook keeps earlier points."""
+        """Measure all requested points. Raises OrchError; the notebook keeps the points measured so far."""
         knee = await self._sweep()
         if isinstance(knee, NoKnee):
             return Measured(self._sweep_results(), knee, None, (), 0.0, None, self.rig.order)
@@ -171,7 +174,7 @@ class Session:
             await self._one(f"{name}/again" if name in self.notebook else name, step.concurrency)
 
     def _sweep_points(self) -> list[BenchPoint]:
-        """Return the points in measuring order. A repeated concurrency appears twice, the later point counts."""
+        """Return the points in measuring order. A concurrency may appear twice; the later point counts."""
         return [BenchPoint.of_json(note.told) for note in self.notebook.under(SWEEP)]
 
     def _sweep_results(self) -> tuple[BenchPoint, ...]:
@@ -213,7 +216,10 @@ class Session:
 
 TUNE = "tune"
 Started = Callable[[tuple[str, ...]], AbstractAsyncContextManager[Rig]]
-"""Starts an engine with extra options and yields its rig. Raises BackendError if the engine does not start."""
+"""A function that starts an engine with extra options and yields its rig.
+
+It raises BackendError if the engine does not start.
+"""
 
 
 async def tune(
@@ -222,8 +228,8 @@ async def tune(
 ) -> Tuned:  # fmt: skip
     """Try settings until there is a winner. Settings in the notebook are not tried again.
 
-    `concurrency` is so high that the engine's own limits decide how many rows run at once. The first run of each
-    setting takes `first_seconds`.
+    `concurrency` is high enough for the engine's own limits to decide how many rows run at once. The first run of
+    each setting takes `first_seconds`.
     """
     while True:
         points = tuple(TunePoint.of_json(note.told) for note in notebook.under(TUNE))

@@ -1,9 +1,9 @@
-"""The search for an engine's best concurrency: returns the next point to measure, or the knee.
+"""Search for an engine's best concurrency. Returns the next point to measure, or the knee.
 
-Concurrency doubles while throughput grows. Then the interval between the last point below the plateau and the first
-point on the plateau is halved until it is narrow. If the engine fails at a point (errors, or less throughput than
-with fewer rows), the search continues below that point. If throughput falls without errors, other load on the
-machine may be the cause, so the point is measured twice.
+Concurrency doubles while throughput grows. Then the search narrows the interval between the last point below the
+plateau and the first point on it, by halving. If the engine fails at a point (errors, or less throughput than with
+fewer rows), the search continues below that point. If throughput falls without errors, other load on the machine may
+be the cause, so the point is measured twice.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from msgspec import Struct
 
 FIRST = 1
 GAIN = 1.05
-"""Minimum growth factor of a doubling. With a smaller factor, the plateau is reached."""
+"""Minimum growth factor of throughput per doubling. Below it, the plateau is reached."""
 KNEE = 0.97
-"""The knee is the lowest concurrency that reaches this share of the best throughput."""
+"""Share of the best throughput that the knee, the lowest sufficient concurrency, must reach."""
 WIDTH = 0.10
 """Maximum width of the interval around the knee, as a share of the knee."""
 MOST_ERRORS = 0.02
-"""An engine has failed if more than this share of its attempts failed."""
+"""Maximum share of failed attempts. Above it, the engine has failed."""
 COLLAPSE = 0.8
-"""An engine has also failed if its throughput is below this share of that with fewer rows at once."""
+"""Minimum throughput, as a share of the throughput with fewer rows at once. Below it, the engine has failed."""
 
 
 class SweepPoint(Struct, frozen=True):
-    """A measurement at a concurrency: rows a second, and the share of failed attempts, 0 to 1."""
+    """A measurement at a concurrency: rows per second, and the share of failed attempts from 0 to 1."""
 
     concurrency: int
     rows_per_second: float
@@ -39,9 +39,10 @@ class Measure(Struct, frozen=True):
 
 
 class Knee(Struct, frozen=True):
-    """The lowest concurrency that reaches the plateau. The concurrency `above` is known to be too low.
+    """The lowest concurrency that reaches the plateau. The concurrency `above` is too low; 0 if unknown.
 
-    `rows_per_second` is the knee's throughput. `falls_over_at` is the lowest concurrency at which the engine failed.
+    `rows_per_second` is the knee's throughput. `falls_over_at` is the lowest concurrency at which the engine failed,
+    None if it never failed.
     """
 
     concurrency: int
@@ -57,7 +58,7 @@ class Knee(Struct, frozen=True):
 
 
 class NoKnee(Struct, frozen=True):
-    """The engine fails at every concurrency."""
+    """Result of a sweep in which the engine fails at every concurrency."""
 
     reason: str
 
@@ -65,8 +66,8 @@ class NoKnee(Struct, frozen=True):
 def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) -> Measure | Knee | NoKnee:
     """Return the next step after these points, which may be in any order. `most` is the maximum concurrency.
 
-    The later of two measurements of a concurrency counts. With `settle`, return the knee as precisely as it is
-    known, because time is over.
+    If a concurrency was measured twice, the later measurement counts. With `settle`, time is up: return the knee as
+    precisely as it is known.
     """
     latest = {point.concurrency: point for point in points}
     seen = [latest[concurrency] for concurrency in sorted(latest)]

@@ -88,7 +88,7 @@ def backend_named(config: Config, name: str | None) -> str:
 def target_of(
     config: Config, home: Home, name: str, model: str, tell: Callable[[str], None], options: Sequence[str] = ()
 ) -> Iterator[BenchTarget]:
-    """Yield the engine once it accepts rows. An engine started here gets the additional `options`.
+    """Yield the engine once it accepts rows. `options` are extra options for an engine started here.
 
     Raises BackendError, RefusedError or UsageError.
     """
@@ -151,7 +151,7 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
 
 
 def require_no_daemon(home: Home) -> None:
-    """Raise RefusedError if the home's daemon runs, because it uses the home's GPUs."""
+    """Raise RefusedError if the home's daemon is running, because the daemon uses the home's GPUs."""
     if running_daemon(home) is not None:
         raise RefusedError(
             "the daemon of this home is running (`orch up`, or a job): settings are tried on engines started for it",

@@ -1,4 +1,4 @@
-"""The meaning of a measured throughput for a night: rows an hour, dollars, the end time, and the hosted price."""
+"""Verdict on a measured throughput for a night: rows an hour, dollars, the end time, and the hosted price."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NIGHT = timedelta(hours=20)
 class Verdict(Struct, frozen=True):
     """The verdict of a bench at the time `at`.
 
-    `per_1000_usd` is the cost of 1,000 rows on this engine while it works; `hosted_per_1000_usd` is their cost on
-    the `hosted` model, or None without a comparison. `overhead_seconds` are paid each night in addition to the work,
-    for the engine's start and its idle time before it stops. The engine is cheaper if it works at least
-    `cheaper_from_hours` a night: 0 means always, None means never, or no comparison.
+    `per_1000_usd` is the cost of 1,000 rows on this engine while it works. `hosted_per_1000_usd` is their cost on the
+    `hosted` model, or None without a comparison. `overhead_seconds` are paid each night in addition to the work: the
+    engine's start, and its idle time before it stops. The engine is cheaper if it works at least `cheaper_from_hours`
+    a night. 0 means always; None means never, or no comparison.
     """
 
     at: datetime
@@ -90,9 +90,9 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on a measured throughput.
 
-    `cost_per_hour` is for all engines that together reach `rows_per_second`. `hosted` is a model, its price of a row
-    in dollars, and True if the price is an estimate. Each night, the engine's start and its idle time before it
-    stops are paid, too.
+    `cost_per_hour` is for all engines that together reach `rows_per_second`. `hosted` is a model, the price of a row
+    in dollars, and whether the price is an estimate. Each night also pays for the engine's start and its idle time
+    before it stops.
     """
     per_hour = rows_per_second * HOUR
     per_row = cost_per_hour / Decimal(repr(per_hour))
@@ -119,13 +119,13 @@ def verdict(
 
 
 ASSUMED_WEIGHT = 8.0
-"""Assumed work of an answer token relative to a prompt token, if it was not measured."""
+"""Assumed work of an answer token relative to a prompt token, used if no measurement exists."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
-"""Bounds for the share of an engine's time that answers take. Values outside are measurement errors."""
+"""Bounds for the share of an engine's time spent on answers. Values outside are measurement errors."""
 
 
 class TokenSpeeds(NamedTuple):
-    """Tokens a second of prompts and of answers, each as if the engine did nothing else; None without answers."""
+    """Prompt and answer tokens per second, each as if the engine did nothing else; None without answers."""
 
     prefill: float
     decode: float | None
@@ -134,10 +134,10 @@ class TokenSpeeds(NamedTuple):
 def token_rates(
     rows_per_second: float, input_tokens: float, output_tokens: float, prefill_rows_per_second: float | None
 ) -> TokenSpeeds:
-    """Return the token rates of an engine that does `rows_per_second` rows with these tokens each.
+    """Return the token rates of an engine that processes `rows_per_second` rows with these tokens each.
 
-    `prefill_rows_per_second` is the rate of the same rows with one-token answers, None if unknown. The rest of the
-    time goes to the remaining answer tokens.
+    `prefill_rows_per_second` is the rate of the same rows with one-token answers, None if unknown. The remaining time
+    goes to the other answer tokens.
     """
     if input_tokens <= 0 and output_tokens <= 0:
         return TokenSpeeds(rows_per_second, None)  # without token counts, a row counts as one token

@@ -1,4 +1,4 @@
-"""The `orch` command: parses arguments, makes one core call, shows the result. Commands are imported on use.
+"""The `orch` command: parses arguments, makes one core call, and shows the result. Commands are imported on use.
 
 Exit codes: 0 done, 1 failed rows or a failed job, 2 usage or bad input, 3 refused, 4 backend, network or storage.
 """
@@ -60,11 +60,11 @@ COMMANDS = {
 }
 
 OTHERWISE = {"help": "help_page", "show": "show_row", "init": "init_folder", "try": "try_job"}
-"""Function names that differ from the names of their commands."""
+"""Function names of commands whose function has a different name."""
 
 
 class _Lazy(click.Group):
-    """A group that knows its commands' names and help, and imports a command when it is called."""
+    """A group that knows the names and help of its commands, and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -110,7 +110,7 @@ class _Lazy(click.Group):
 @click.version_option(__version__, prog_name="orch")
 @click.pass_context
 def root(context: click.Context) -> None:
-    """Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
+    """Run batch LLM jobs over documents, by a deadline you set and at the lowest cost."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     if not collector.isenabled():  # once per process
@@ -119,7 +119,10 @@ def root(context: click.Context) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit with its code. Files that it writes are private, except on request."""
+    """Run the command line and exit with its code.
+
+    Files that it writes are private unless the user requests otherwise.
+    """
     permissions.keep_private()
     make_output_safe()  # never undone, because a traceback may be printed last
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search covers all installed packages

@@ -8,7 +8,7 @@ from orchestrator.cli.terminal import INTERRUPTED
 
 
 def run_as_module() -> None:
-    """Run the command line and exit with its code, even after a signal."""
+    """Run the command line and exit with its code, even if a signal ends it."""
     try:
         main()
     except SystemExit as ended:

@@ -1,4 +1,4 @@
-"""`orch acknowledge`: known failures that need not be reported every night."""
+"""`orch acknowledge`: marks known failures, so that they are not reported every night."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def acknowledge(
 ) -> int:  # fmt: skip
     """Acknowledge failures of the newest run of a job file.
 
-    From then on they are counted separately and do not affect the exit code, as long as a document fails for the same
-    reason. A document that was answered in between and fails again counts as new.
+    Acknowledged failures are counted separately and do not affect the exit code. This holds as long as the document
+    fails for the same reason. A document that was answered in between and fails again counts as a new failure.
     """
     _check(documents, job_id, everything, note, take_back, lists)
     with opened() as context:

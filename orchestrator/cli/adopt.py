@@ -18,9 +18,10 @@ from orchestrator.store.home_identity import adopt as go_on
 @click.argument("home_id", metavar="[HOME_ID]", required=False)
 @json_option
 def adopt(home_id: str | None, as_json: bool) -> int:
-    """Use this home: with the id HOME_ID if home.id is lost, or in place of the home of which this is a copy.
+    """Continue a home whose home.id is lost, or that is a copy of another home.
 
-    The other home then sends no more rows; stop its daemon first.
+    If home.id is lost, the home gets the id HOME_ID. A copy replaces the home it was copied from. The other home then
+    sends no more rows; stop its daemon first.
     """
     place = locate()
     home = Home(place.home)

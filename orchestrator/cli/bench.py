@@ -55,11 +55,11 @@ def bench(
     file: Path, backend: str | None, minutes: float, modes: str, versus: str | None, effort: str | None,
     applies: bool, is_new: bool, html: Path | None, overwrite: bool, quiet: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Measure an engine with the rows of a job, and say what a night costs.
+    """Measure an engine with a job's rows, and show the cost of a night.
 
-    A sample of the job's rows, with the job's mix of long and short ones, goes through orch's own dispatcher: at 1,
-    2, 4 ... rows at once until throughput no longer grows. Answers are not kept. After a kill, the same command
-    continues with the point that was under way.
+    A sample with the job's mix of long and short rows goes through orch's own dispatcher. It runs 1, 2, 4 ... rows at
+    once until throughput no longer grows. Answers are not kept. If the bench is killed, the same command continues
+    with the unfinished point.
     """
     from orchestrator.bench.run import Bench, BenchWishes
 

@@ -15,7 +15,7 @@ from orchestrator.reports.listings import standing_json
 @click.command()
 @json_option
 def budget(as_json: bool) -> int:
-    """Show each budget in orch.toml: dollars spent, maximum for batches in flight, dollars left, and next renewal."""
+    """Show each budget in orch.toml: dollars spent, maximum for batches in flight, dollars left, next renewal."""
     from orchestrator.pipeline.budget import SharedBudgets
 
     with opened() as context:

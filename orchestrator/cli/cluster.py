@@ -64,8 +64,8 @@ def status(backend: str | None, as_json: bool) -> int:
 def up(backend: str | None, join: str | None, as_json: bool, ray_options: tuple[str, ...]) -> int:
     """Make this machine a Ray node, which runs until `orch cluster down`.
 
-    Arguments after `--` go to `ray start` unchanged. Anyone who reaches an open Ray cluster can run code on it: keep
-    it in a closed network, or set RAY_AUTH_MODE=token (`orch help ray`).
+    Arguments after `--` go to `ray start` unchanged. Anyone who reaches an open Ray cluster can run code on it. Keep
+    the cluster in a closed network, or set RAY_AUTH_MODE=token (`orch help ray`).
     """
     from orchestrator.ray.local_node import LOG, start_node
 
@@ -84,7 +84,7 @@ def up(backend: str | None, join: str | None, as_json: bool, ray_options: tuple[
 @cluster.command()
 @json_option
 def down(as_json: bool) -> int:
-    """End the Ray node that `orch cluster up` started, with its engines and tasks."""
+    """Stop the Ray node that `orch cluster up` started, with its engines and tasks."""
     from orchestrator.ray.local_node import end_node
 
     with opened() as context:

@@ -1,6 +1,6 @@
-"""Console output: results on stdout, live views on stderr. The only module that imports rich.
+"""Console output: results on stdout, live views on stderr. No other module imports rich.
 
-Texts are lines of `text_tables`, made for the width of their stream.
+Texts are lines of `text_tables`, formatted for the width of their stream.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 View = Callable[[int | None], Sequence[Line]]
-"""Returns the lines of a view for a width in columns; None means unlimited."""
+"""A function that returns the lines of a view for a width in columns. None means unlimited."""
 
 
 class OutputStream:
-    """A stream for lines, with styles if it is a terminal."""
+    """A stream for lines. On a terminal, lines are styled."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -58,7 +58,9 @@ def _console(stream: TextIO) -> Console:
     from rich.segment import Segment
 
     class Safe(Console):
-        """Bypasses the safe stream, which would escape styles and cursor moves, and cleans texts itself."""
+        """Console that bypasses the safe stream, which would escape styles and cursor moves, and cleans texts
+        itself.
+        """
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
@@ -83,7 +85,7 @@ def _drawn(lines: Iterable[Line]) -> Group:
 
 
 class Screen:
-    """A view that is redrawn in place on a terminal, at most as high as the terminal."""
+    """A view that is redrawn in place on a terminal, cut to the terminal's height."""
 
     def __init__(self, stream: TextIO, *, transient: bool) -> None:
         self._stream = stream

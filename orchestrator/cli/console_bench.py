@@ -1,4 +1,4 @@
-"""A bench as lines for a terminal."""
+"""Formats a bench as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.bench.report import (
 from orchestrator.reports.text_tables import Cell, Column, Line, StyledText, sentence, table
 
 PLOT = 40
-"""Width of the longest bar in columns."""
+"""Width of the longest bar, in columns."""
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 

@@ -1,4 +1,4 @@
-"""Jobs and plans as lines for a terminal."""
+"""Formats jobs and plans as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.store.quality import Quality
 
 EVENTS = 12
-"""Number of newest events to show; decisive events are always shown."""
+"""Number of newest events to show, in addition to all decisive events."""
 DECISIVE = frozenset(
     {
         EventKind.CANCEL,
@@ -93,7 +93,7 @@ def _state(line: JobLine, note: str = "") -> StyledText:
 
 
 def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVENTS) -> list[Line]:
-    """Show a job's counts, shards, failures and the newest `events`; None shows all events."""
+    """Show a job's counts, shards, failures and the newest `events`. If `events` is None, show all."""
     line = detail.line
     lines = _head(detail, width)
     if detail.problem:
@@ -114,7 +114,9 @@ def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVE
 
 
 def _with_advice(reason: FailureReason) -> str:
-    """Return a reason with one of its documents. A provider's message under orch's own code also gets advice."""
+    """Return a failure reason with one of its documents, and advice if a provider's message came under orch's own
+    code.
+    """
     from orchestrator.policy.advice import advice_for
     from orchestrator.policy.row_errors import RULES
 
@@ -229,7 +231,7 @@ def _events(detail: JobDetail, most: int | None, width: int | None) -> list[Line
 
 
 def chosen(events: Sequence[Event], most: int) -> list[Event]:
-    """Return the newest events, all decisive earlier ones, and the routes after a reroute."""
+    """Return the newest `most` events, all earlier decisive events, and the routes after a reroute."""
     rerouted = next((place for place, event in enumerate(events) if event.kind == EventKind.RESCUED), len(events))
     return [
         event

@@ -1,4 +1,4 @@
-"""Progress of long work: a live view on a terminal, an occasional line elsewhere."""
+"""Progress of long work: a live view on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BAR = 40
 
 
 class LiveProgress:
-    """A live view of work on a terminal; elsewhere an occasional line, or nothing if `quiet`."""
+    """Progress of work: a live view on a terminal. Elsewhere, occasional lines, or nothing if `quiet`."""
 
     def __init__(self, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._quiet = quiet
@@ -55,7 +55,7 @@ class LiveProgress:
             err().print(view(err().width))
 
     def reading(self, documents: int, requests: int, expected: int | None = None) -> None:
-        """Show the progress of reading documents. `expected` is their total, None while unknown."""
+        """Show the progress of reading documents. `expected` is their total number, None while unknown."""
         if not self.is_due():
             return
         rate = self._rate("documents", documents)
@@ -68,7 +68,7 @@ class LiveProgress:
         self._draw(_plain(told), told)
 
     def elapsed(self, what: str, seconds: float) -> None:
-        """Show the seconds that work of unknown length has taken."""
+        """Show the elapsed seconds of work whose length is unknown."""
         if self.is_due():
             told = f"{what}: {duration(seconds)}"
             self._draw(_plain(told), told)
@@ -90,12 +90,12 @@ class LiveProgress:
         self._draw(lambda width: job_view(detail, rate, eta, width or 80), progress_words(detail, rate))
 
     def note(self, text: str) -> None:
-        """Print a permanent message of running work, unless `quiet`."""
+        """Print a permanent message about the running work, unless `quiet`."""
         if not self._quiet:
             self.say(text)
 
     def step(self, text: str) -> None:
-        """Show the current step until the next one, on a terminal only."""
+        """Show the current step until the next step begins, on a terminal only."""
         if self._screen.is_on:
             self._screen.draw(_plain(text))
 
@@ -105,8 +105,8 @@ class LiveProgress:
     def is_due(self) -> bool:
         """Return True if a draw would show something now.
 
-        Callers check this first, because progress may arrive many thousand times a second, and a draw may count all
-        rows of a job.
+        Check this before a draw. Progress may arrive many thousand times a second, and a draw may count all rows of a
+        job.
         """
         now = self._clock()
         if self._screen.is_on:

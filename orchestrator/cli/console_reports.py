@@ -1,4 +1,4 @@
-"""Reports as lines for a terminal."""
+"""Formats reports as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIGURES = ("documents", "answers", "rows", "paid", "wasted", "batches", "later t
 
 
 def cost_lines(report: CostReport, width: int | None) -> list[Line]:
-    """Show a cost report. The names of omitted columns follow below."""
+    """Format a cost report. Names of columns that do not fit are listed below the table."""
     if not report.lines:
         told = "; ".join([f"Nothing was paid for{' yet' if report.running else ''}", *running_words(report.running)])
         return [*sentence(cost_title(report), width, "bold"), (), *sentence(f"{told}.", width)]
@@ -60,7 +60,7 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
 
 
 def backend_lines(backends: Sequence[Mapping[str, Any]], width: int | None) -> list[Line]:
-    """Show a line per backend; `--json` has more."""
+    """Format one line per backend; `--json` has more details."""
     columns = [Column("backend"), Column("state"), *(Column(name, right=True) for name in _BACKEND_FIGURES)]
     lines = list(table(columns, [_backend_cells(one) for one in backends], width))
     refused = [(one["backend"], field) for one in backends for field in one["refused_fields"]]

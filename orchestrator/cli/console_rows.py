@@ -1,4 +1,4 @@
-"""A row's request and answer as lines for a terminal."""
+"""Formats a row's request and answer as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
 
 
 def _cost(found: Exchange) -> str:
-    """Return a row's cost and the source of its price, which says what the price leaves out."""
+    """Return a row's cost, and the source of its price, including what the price omits."""
     price = found.price
     if price is None:
         return money(found.row.cost)
@@ -92,12 +92,12 @@ def _options(body: dict[str, Any]) -> str:
 
 
 def messages(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the role and text of each message. A picture becomes its type and size."""
+    """Return the role and text of each message. A picture is replaced by its type and size."""
     return [(str(message.get("role", "message")), _content(message.get("content"))) for message in messages_of(body)]
 
 
 def answer_text(found: Exchange) -> str | None:
-    """Return a row's answer as text, or None. A vector becomes its size and first numbers."""
+    """Return a row's answer as text, or None. A vector is replaced by its size and first numbers."""
     answer = found.merged["output"]
     if isinstance(answer, list) and len(answer) > SHOWN_NUMBERS and all(isinstance(one, float) for one in answer):
         return f"a vector of {len(answer):,} numbers: {', '.join(map(repr, answer[:SHOWN_NUMBERS]))}, …"

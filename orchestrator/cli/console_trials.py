@@ -1,4 +1,4 @@
-"""`orch try` as lines for a terminal: one job file, or two side by side."""
+"""Formats `orch try` as lines for a terminal: one job file, or two side by side."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from orchestrator.reports.words import tokens
 INDENT = StyledText("  ")
 _BLANKS = re.compile(r"\s{60,}")
 WIDE = 120
-"""Width of two answers side by side if the output has no width."""
+"""Columns for two answers side by side if the output has no width."""
 
 
 def trial_lines(trial: Trial, width: int | None, most: int | None) -> list[Line]:
-    """Show each row's document, prompt, answer, check, tokens and cost, then the whole job's cost.
+    """Format each row's document, prompt, answer, check, tokens and cost, then the cost of the whole job.
 
-    `most` limits the lines of each message; None shows all.
+    `most` limits the lines of each message; None shows all lines.
     """
     lines: list[Line] = []
     for one in trial.rows:

@@ -1,4 +1,4 @@
-"""Context of `orch up`: for a single home, or for a replicated home once no other machine's daemon is active."""
+"""Context of `orch up` for a single home, or for a replicated home with no other active daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DaemonContext(Context):
-    """Context of a daemon, with its home's `replica`, and a `fence` if other machines can reach the database."""
+    """Context of a daemon, with its home's `replica`. It has a `fence` if other machines can reach the database."""
 
     def __init__(
         self, place: Place, store: Store, replica: HomeReplica | None, fence: DaemonFence | None = None
@@ -37,8 +37,8 @@ def active_home(
 ) -> AbstractContextManager[DaemonContext] | None:
     """Return the context of a home's daemon. The caller holds the home's lock and enters the context.
 
-    With a replica, this first stands by until no other daemon is active. Returns None if `is_over` turns true before
-    that. Raises UsageError, InputError, StorageError.
+    With a replica, wait on standby until no other daemon is active. Returns None if `is_over` becomes true first.
+    Raises UsageError, InputError or StorageError.
     """
     home = Home(place.home)
     if replica is None:

@@ -1,4 +1,4 @@
-"""`orch demo`: a real engine reads the licence files of the installed packages, and the answers are scored."""
+"""`orch demo`: runs a real engine over the licence files of installed packages, and scores the answers."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def _configure(folder: Path, url: str, model: str, api_key_env: str | None) -> N
 def _orch(
     folder: Path, *arguments: str, is_captured: bool = False, check: Callable[[], None] = lambda: None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user would. If a captured command fails, this process exits.
+    """Run the command line as a user would. If a captured command fails, exit this process.
 
-    `check` is called each second of a command that is not captured; its errors end the command.
+    `check` is called each second while a command runs that is not captured. An error from `check` ends the command.
     """
     environment = {**os.environ, "ORCH_CONFIG": str((folder / "orch.toml").absolute())}
     environment.pop("ORCH_HOME", None)
@@ -131,7 +131,7 @@ def _watched(command: list[str], environment: dict[str, str], check: Callable[[]
 def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield the URL of the given server, or of a vLLM that runs on this machine's CPU during the block.
 
-    Also yields a check, which raises EngineUnavailable if that vLLM has ended.
+    Also yields a check that raises EngineUnavailable if that vLLM has ended.
     """
     if url is not None:
         yield url, lambda: None

@@ -16,8 +16,8 @@ from orchestrator.library.context import opened
 def diff(before: str, after: str, limit: int, as_json: bool) -> int:
     """Show rows that only one of two nights has, and rows whose answers changed, by field.
 
-    Name a night by its job id (or the id's first characters), its name, or its date if it has a single job. All
-    rows are counted; only the first are shown.
+    Name a night by its job id (or the id's first characters) or its name. A date also works if it has a single job.
+    All rows are counted; only the first are shown.
     """
     from orchestrator.reports.night_reader import compare, job_of
 

@@ -23,8 +23,8 @@ SAY_SECONDS = 10.0
 def down(as_json: bool) -> int:
     """Stop the daemon of this home, and wait until it has ended.
 
-    It acts like Ctrl-C in `orch up`: the daemon waits for rows in flight that are billed, and nothing is lost. This
-    also ends a daemon that a Python program started by `submit`.
+    This acts like Ctrl-C in `orch up`. The daemon waits for billed rows in flight, and nothing is lost. It also stops
+    a daemon that a Python program started by `submit`.
     """
     home = Home(locate().home)
     holder = running_daemon(home)

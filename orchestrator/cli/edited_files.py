@@ -1,4 +1,4 @@
-"""Asks the user what to do with an unfinished job whose file was edited."""
+"""Asks the user about an unfinished job whose file was edited."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FINISH = "finish"
 
 
 def of_edited(context: Context, file: Path, options: Options, view: LiveProgress) -> Options | Submission:
-    """Return the options with the user's choice, or the unfinished job if the user wants to continue it.
+    """Return the options with the user's choice, or the unfinished job if the user chooses to continue it.
 
-    Does not ask without a terminal, or if the options already decide.
+    Do not ask without a terminal, or if the options already decide.
     """
     asks = options.edited is None and sys.stdin.isatty() and sys.stderr.isatty()
     if not asks and options.edited is not Edited.SUPERSEDE:

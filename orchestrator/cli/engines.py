@@ -1,4 +1,4 @@
-"""`orch engines`: the state of a home's engines, and a person's wishes for them."""
+"""`orch engines`: shows a home's engines, and starts or stops them on request."""
 
 from __future__ import annotations
 

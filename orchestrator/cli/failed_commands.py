@@ -1,4 +1,4 @@
-"""Failed commands: a message on stderr, and with --json also an object on stdout."""
+"""Reports failed commands: a message on stderr, and with --json also an object on stdout."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestrator.library.messages import say
 
 
 class CommandInterrupted(Exception):
-    """Raised for Ctrl-C. The message says what was stopped and what continues."""
+    """Raised on Ctrl-C. The message says which work stopped and which continues."""
 
 
 def report(error: Exception, words: Sequence[str]) -> int | None:
-    """Report the error that ended a command and return the exit code, or None for a defect of orch."""
+    """Report the error that ended a command and return its exit code. Return None for a defect of orch."""
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     match error:
         case click.ClickException():
@@ -50,7 +50,10 @@ def failed(error: OrchError, words: Sequence[str] = (), *, as_json: bool) -> int
 
 
 def name_as_typed(error: OrchError, words: Sequence[str]) -> None:
-    """Name an error's file as the user typed it in `words`, because jobs have absolute paths."""
+    """Replace an error's file name by the name in `words`, as the user typed it.
+
+    Jobs store absolute paths.
+    """
     if error.file is not None:
         file = os.path.realpath(error.file)
         error.file = next((Path(word) for word in words if os.path.realpath(word) == file), error.file)
@@ -86,7 +89,7 @@ def interrupted(message: str, *, as_json: bool) -> int:
 
 
 def unusable(error: OSError, *, as_json: bool) -> int:
-    """Report a fault of a disk, socket or stream that no other code described, and return the exit code."""
+    """Report a disk, socket or stream fault that no other code handled, and return the exit code."""
     place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
     if isinstance(error, StreamFault):
         place = f"cannot write to {error.name}: "

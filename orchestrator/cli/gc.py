@@ -1,4 +1,4 @@
-"""`orch gc` and `orch backup`."""
+"""`orch gc` removes old jobs and leftovers; `orch backup` backs up a home."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ PARTS = ("results", "requests", "servers", "database", "other")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 def gc(dry_run: bool, as_json: bool) -> int:
-    """Remove old jobs as [retention] in orch.toml allows, and leftovers of killed processes. Say which jobs are kept.
+    """Remove old jobs as allowed by [retention] in orch.toml, and leftovers of killed processes. Name the kept jobs.
 
-    Never removes files that a kept job's rows refer to, or the newest runs of a job file.
+    Never removes the newest runs of a job file, or files that the rows of a kept job refer to.
     """
     from orchestrator.pipeline.gc import sweep
 
@@ -111,7 +111,7 @@ def _use_words(use: Use) -> str:
 @quiet_option
 @json_option
 def backup(file: Path, only_check: bool, quiet: bool, as_json: bool) -> int:
-    """Back up the home into a new .tar file, even while a daemon runs; or verify one with --check.
+    """Back up the home to a new .tar file, even while a daemon runs. With --check, verify a backup instead.
 
     To restore a backup, unpack it into an empty folder and set ORCH_HOME to that folder.
     """

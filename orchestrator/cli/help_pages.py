@@ -1,4 +1,4 @@
-"""`orch help`: the pages of docs/, as they were installed with this version."""
+"""`orch help`: the pages of docs/ that were installed with this version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.core.errors import StorageError, UsageError
 
 INSTALLED = "share/doc/orch-batch/"
 FOLDERS = ("how-to", "reference", "", "explanation", "decisions")
-"""If several pages have the same name, the page in the first of these folders is shown."""
+"""Folders in order of precedence: of pages with the same name, the page in the first folder is shown."""
 
 
 @click.command("help")
@@ -54,9 +54,9 @@ def help_page(topic: str) -> None:
 
 
 def find_pages() -> dict[str, Path]:
-    """Return the pages by name, including their folder.
+    """Return the pages by name, including the folder.
 
-    The name without its folder also works, unless an earlier folder has a page with this name.
+    A name without the folder also works. If several folders have that page, the earliest folder wins.
     """
     root = _pages_folder()
     pages: dict[str, Path] = {}

@@ -137,12 +137,12 @@ either party gives notice in writing three months before it ends. The rent is 84
 )
 @json_option
 def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
-    """Write an orch.toml and a job.yaml to start with into FOLDER (default: the current folder).
+    """Write a starter orch.toml and job.yaml into FOLDER (default: the current folder).
 
-    If FOLDER holds documents, both are written beside it, for these documents: the job names their kinds and a model
+    If FOLDER holds documents, both files are written beside it. The job then names the documents' kinds and a model
     that the server has. An existing orch.toml is kept, and the job names a model of its backends. If FOLDER holds no
-    documents, a sample is added. Both files are commented and pass `orch validate`. Asks no questions and never
-    overwrites a file. FOLDER must exist: for a new one, run `mkdir FOLDER` first.
+    documents, a sample is added. Both files are commented and pass `orch validate`. The command asks no questions and
+    never overwrites a file. FOLDER must exist: for a new folder, run `mkdir FOLDER` first.
     """
     if not folder.exists():
         near = meant_file(str(folder))
@@ -181,9 +181,9 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
 
 
 class _Scaffold(Struct, frozen=True):
-    """The target folder and job file, and a summary of the folder's documents; None if it has none.
+    """The target folder, the job file, and a summary of the folder's documents, None without documents.
 
-    `columns` are the guessed text columns of tables, by the table's path in the folder.
+    `columns` maps each table's path in the folder to its guessed text column.
     """
 
     target: Path

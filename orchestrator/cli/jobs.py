@@ -1,6 +1,6 @@
 """Commands that create and end jobs: submit, run, cancel, retry.
 
-`running` and the daemon are imported only if a job runs, because queueing needs neither.
+Queueing needs neither `running` nor the daemon, so both are imported only if a job runs.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def run(
     file: Path, options: Options, output: str | None, fail_on: FailOn | None, quiet: bool, as_json: bool,
     table: TableFlags,
 ) -> int:  # fmt: skip
-    """Submit a job or batch file, run it to completion, show the results.
+    """Submit a job or batch file, run it to completion, and show the results.
 
-    The same command resumes an unfinished job where it stopped. Other unfinished jobs of the home continue as well.
+    The same command resumes an unfinished job where it stopped. The home's other unfinished jobs continue as well.
     """
     place = None if output is None else place_of(output, file)
     outputs.check_format(format_of(output or "") or "jsonl", f"-o {output}")
@@ -101,7 +101,7 @@ def submit(
 ) -> int:
     """Queue a job or batch file.
 
-    It is run by the daemon (`orch up`, or any `orch run`), or right here with --wait.
+    The daemon (`orch up` or any `orch run`) runs it. With --wait, this command runs it.
     """
     _check_fail_on(fail_on, wait)
     with ready() as context, progress(quiet=quiet or as_json) as view:
@@ -128,8 +128,8 @@ def submit(
 def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress) -> Submission:
     """Create or find the job for a file.
 
-    At a terminal, it asks before overwriting an output that orch did not write. It also asks what to do with an
-    unfinished job from before an edit of the file.
+    At a terminal, ask before overwriting an output that orch did not write. Also ask about an unfinished job from
+    before an edit of the file.
     """
     choice = of_edited(context, file, options, view)
     if isinstance(choice, Submission):
@@ -155,7 +155,7 @@ def _say_taken_in(view: LiveProgress, submission: Submission) -> None:
 
 
 def _daemon_json(holder: Holder | None) -> dict[str, str]:
-    """Return the process that runs the job. `engine` is the key's old name, kept for one release."""
+    """Return the JSON form of the process that runs the job. `engine` is the key's old name, kept for one release."""
     return {"daemon": str(holder or ""), "engine": str(holder or "")}
 
 
@@ -184,7 +184,7 @@ def _say_queued(context: Context, view: LiveProgress, submission: Submission, as
 
 
 def _say_missing_keys(context: Context, submission: Submission) -> None:
-    """Warn of keys that a daemon started here would lack. Another daemon may have them."""
+    """Warn of API keys that a daemon started here would lack. Another daemon may have them."""
     routes = None if submission.plan is None else {route.backend for route in submission.plan.routes}
     for name, told in context.missing_keys(submission.job).items():
         if routes is None or name in routes:
@@ -252,7 +252,7 @@ def _show(detail: status.JobDetail, fail_on: FailOn | None, as_json: bool) -> in
 @quiet_option
 @json_option
 def cancel(job_name: str, abandon: bool, quiet: bool, as_json: bool) -> int:
-    """Cancel a job; finished rows are kept and can be fetched."""
+    """Cancel a job. Finished rows are kept and can be fetched."""
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
         manual_actions.cancel(context.store, job, manual_actions.USER, now())
@@ -315,9 +315,9 @@ def retry(
 ) -> int:  # fmt: skip
     """Retry the failed, cancelled and expired rows of a finished job. Rows that succeeded are not sent again.
 
-    For an unfinished job, this sends rows that wait because a backend refused all of them alike. With --repay, it
-    sends rows whose answers were lost because a backup was restored. If the job's output could not be delivered, this
-    delivers it.
+    For an unfinished job, send rows that are waiting because a backend refused all of them for the same reason. With
+    --repay, send rows whose answers were lost when a backup was restored. If the job's output could not be delivered,
+    deliver it.
     """
     _check_fail_on(fail_on, wait)
     with opened() as context, progress(quiet=quiet or as_json) as view:
@@ -352,7 +352,7 @@ def retry(
 
 
 def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, task: str | None) -> int | None:
-    """Make a job's rows pending again and return their number; None if the build failed and restarts."""
+    """Make a job's rows pending again and return their number. Return None if the build failed and restarts."""
     _check_task(job, task)
     states = [RequestState.FAILED] if failed else manual_actions.RETRIED
     number = manual_actions.retry(context.store, job, states, task, manual_actions.USER, now())
@@ -367,7 +367,7 @@ def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, tas
 
 
 def _deliver_again(context: Context, view: LiveProgress, job: Job) -> int | None:
-    """Reopen a finished job for its delivery and return None; return 0 if it has nothing to deliver."""
+    """Reopen a finished job to deliver its output, and return None. Return 0 if it has nothing to deliver."""
     if job.finished_at is None or output_of(job) is None:
         view.say(f"orch: job {job.id} has nothing to deliver")
         return 0

@@ -1,4 +1,4 @@
-"""`orch keys`: access to `orch serve` and its limits. Imports little of the server."""
+"""`orch keys`: API keys of `orch serve` and their limits. Imports only a small part of the server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Amount(click.ParamType[int]):
-    """A whole number from 1; with `in_bytes` also `500MB` or `1.5GiB`."""
+    """A whole number from 1. With `in_bytes`, a size such as `500MB` or `1.5GiB` is also accepted."""
 
     name = "amount"
 
@@ -67,7 +67,7 @@ def dir_option(function: Command) -> Command:
 
 @click.group()
 def keys() -> None:
-    """API keys of `orch serve`, and their limits."""
+    """Manage API keys of `orch serve`, and their limits."""
 
 
 @keys.command()
@@ -98,9 +98,10 @@ def add(
     folder: Path | None,
     as_json: bool,
 ) -> int:
-    """Create a key for the tenant NAME. Its secret is printed to stdout, and never shown again.
+    """Create a key for the tenant NAME. Its secret is printed to stdout once and never shown again.
 
-    Only a tenant's own keys see its files and batches; a second key for the same NAME sees the same ones.
+    Only a tenant's own keys see its files and batches. A second key for the same NAME sees the same files and
+    batches.
     """
     limits = KeyLimits(
         max_rows=max_rows,

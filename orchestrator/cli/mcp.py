@@ -1,4 +1,6 @@
-"""`orch mcp`: this home's jobs as tools of a coding agent, by the Model Context Protocol on stdin and stdout."""
+"""`orch mcp`: offers this home's jobs to a coding agent as tools, by the Model Context Protocol on stdin and
+stdout.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from orchestrator.core.errors import OrchError
     help="What all jobs that the agent submits may cost together. Default: 0, so it can only look and plan.",
 )  # fmt: skip
 def mcp(budget: Decimal) -> int:
-    """Serve plan, submit, status and rows to a coding agent (Model Context Protocol, stdio)."""
+    """Offer plan, submit, status and rows to a coding agent as tools (Model Context Protocol, stdio)."""
     extras.require("mcp", "`orch mcp`")
     from orchestrator.library.agent_tools import INSTRUCTIONS, AgentTools
 

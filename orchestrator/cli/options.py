@@ -134,7 +134,7 @@ _SCOPE = (
 
 
 def scope_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that limit a run to some documents and tasks, as `scope`."""
+    """Add the options that limit a run to certain documents and tasks, as the argument `scope`."""
 
     @wraps(function)
     def command(limit: int | None, only: tuple[str, ...], tasks: tuple[str, ...], **others: Any) -> int:
@@ -148,7 +148,7 @@ def scope_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def fail_on_option(function: Command) -> Command:
-    """Add `--fail-on`, as `fail_on`: a FailOn, or None if not given."""
+    """Add `--fail-on`, as the argument `fail_on`: a FailOn, or None if the option is absent."""
     return click.option(
         "--fail-on",
         type=click.Choice(FailOn, case_sensitive=False),
@@ -185,7 +185,7 @@ job_options = _as_options((*_QUEUED, *_TERMS))
 
 
 class TableFlags(Struct, frozen=True):
-    """Shape of a table on the command line. None and empty mean the job file's value."""
+    """Shape of a table from the command line. None and empty values mean the job file's setting."""
 
     wide: bool | None
     columns: tuple[str, ...]

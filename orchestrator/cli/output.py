@@ -1,4 +1,4 @@
-"""Output of commands, and options for it. Imports little, for commands that need no store."""
+"""Output of commands, and options for it. Has few imports, for commands that need no store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quiet_option(function: Command) -> Command:
 
 
 def show(text: str, *, whole: bool = False) -> None:
-    """Print a human-readable result on stdout; `whole` prints the text unchanged."""
+    """Print a human-readable result on stdout. With `whole`, print the text unchanged."""
     if whole:
         sys.stdout.write(escape_controls(text))
     else:

@@ -13,9 +13,9 @@ _CELLS = re.compile(r"(?<!\\)\|")
 
 
 def page_lines(text: str, width: int, pages: Container[str]) -> Iterator[Line]:
-    """Yield the lines of a page in at most `width` columns; code blocks keep their lines.
+    """Yield the lines of a page in at most `width` columns. Code blocks keep their lines.
 
-    Links to one of `pages` become the command that shows it.
+    A link to one of `pages` becomes the command that shows that page.
     """
     kept: list[str] = []
     is_code = False
@@ -67,7 +67,7 @@ def _hanging(lead: str, text: str, width: int) -> Iterator[Line]:
 
 
 def _linked(text: str, pages: Container[str], *, is_bare: bool = False) -> str:
-    """Return a text with links to pages as `Title (orch help NAME)`. A bare link becomes the page's name only."""
+    """Return a text with links to pages as `Title (orch help NAME)`. A bare link becomes only the page's name."""
 
     def told(found: re.Match[str]) -> str:
         page = found[2].partition("#")[0]

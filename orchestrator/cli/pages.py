@@ -27,8 +27,9 @@ Answer = TypeVar("Answer")
 
 
 class PagesOptions(Struct, frozen=True):
-    """Command-line options of the pages: `host`, the `names` under which a proxy serves them, and `acts` if the link
-    also opens actions.
+    """Command-line options of the pages: the `host`, and the `names` under which a proxy serves them.
+
+    `acts` is true if the link also allows actions.
     """
 
     host: str
@@ -37,7 +38,10 @@ class PagesOptions(Struct, frozen=True):
 
 
 def access_at(listener: socket.socket, place: Place, options: PagesOptions) -> PageAccess:
-    """Return the access rules of an address. Raises StorageError, and UsageError if no visitor could get in."""
+    """Return the access rules of an address.
+
+    Raises StorageError, and UsageError if the rules would admit no visitor.
+    """
     keys, links = _KeyFile(place), is_loopback(listener)
     if not links and not keys.has_any():
         raise UsageError(
@@ -61,7 +65,7 @@ def serve_pages(
 ) -> Iterator[str]:
     """Serve the pages in a thread until the block ends, then close the socket. Print and yield the URL.
 
-    `loop` is the health of the daemon's loop, if a daemon serves them. Raises UsageError, StorageError.
+    `loop` is the health of the daemon's loop, if a daemon serves the pages. Raises UsageError or StorageError.
     """
     from orchestrator.web.app import Pages
     from orchestrator.web.serving import hosts_of, serving
@@ -82,7 +86,9 @@ def serve_pages(
 
 
 class _KeyFile:
-    """The keys in the folder of `orch serve`, read anew each time, because other processes add and revoke keys."""
+    """The keys in the folder of `orch serve`. Each access rereads them, because other processes add and revoke
+    keys.
+    """
 
     def __init__(self, place: Place) -> None:
         self._path = serve_folder(place) / FILE_NAME

@@ -1,7 +1,7 @@
-"""A process that serves a daemon's pages, so that they do not slow down the daemon.
+"""A process that serves a daemon's pages, so that they do not slow the daemon.
 
-The daemon binds the address first. Visitors who arrive while the process (re)starts therefore wait in the socket.
-The process gets the current settings over stdin, and ends when stdin closes.
+The daemon binds the address first, so visitors wait in the socket while the process starts or restarts. The process
+receives the current settings over stdin, and ends when stdin closes.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class _Charge(Struct, frozen=True):
 
 
 class PagesProcess:
-    """Serves the pages of a home until the block ends, which closes `listener`.
+    """Serves the pages of a home until the block ends, then closes `listener`.
 
-    `restarts` decides when a dead process restarts. After `tries` consecutive deaths, each within `well` seconds of
-    its start, the pages stay down and the daemon continues. Raises BackendError, StorageError, and UsageError if no
-    visitor could get in.
+    `restarts` decides when a dead process restarts. The pages stay down after `tries` consecutive deaths, each within
+    `well` seconds of its start. The daemon continues. Raises BackendError, StorageError, and UsageError if the rules
+    would admit no visitor.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class PagesProcess:
         self._tell(config)
 
     def _tell(self, news: Config | None) -> None:
-        """Send new settings to the process, or None to end it. A process that does not read is killed."""
+        """Send new settings to the process, or None to end it. A process that does not read its input is killed."""
         with self._lock:
             if self._process is None or self._process.stdin is None:
                 return
@@ -158,7 +158,7 @@ class PagesProcess:
 
 
 def main() -> None:
-    """Run the process: serve the pages until the daemon ends them or is gone."""
+    """Serve the pages until the daemon ends this process or dies."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to the process group is meant for the daemon
     end_with(int(sys.argv[-1]))
     make_output_safe()

@@ -1,4 +1,7 @@
-"""`orch plan`: where a job's rows would go, at what cost and by when, and why not elsewhere. Queues nothing."""
+"""`orch plan`: where a job's rows would go, the cost, the end time, and the reasons against other backends.
+
+Queues nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ from orchestrator.reports.plans import plan_json, plan_lines, problem_lines
 @quiet_option
 @json_option
 def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
-    """Show where a job would run, what it would cost, when it would finish, and why: routes taken, refused, probed.
+    """Show where a job would run, its cost, its end time, and why: routes taken, refused and probed.
 
-    It asks each backend that may take the job for its models; nothing is spent.
-    Exit code 3 if `orch run` and `orch submit` would be refused: by known figures, no plan meets the deadline and the
-    budget. Estimates, such as a turnaround never seen or the cost of an hour, refuse nothing.
+    The command asks each backend that may take the job for its models, and spends nothing. Exit code 3 means that
+    `orch run` and `orch submit` would refuse the job. They refuse if, by known figures, no plan meets the deadline
+    and the budget. An estimate, such as a turnaround never observed or the cost of an hour, never causes a refusal.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
         say_unknown_backends(context.config)
@@ -61,12 +64,12 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
 
 
 def exit_code(submission: Submission) -> int:
-    """Return the exit code of a rehearsal: 3 if a submit would be refused."""
+    """Return the exit code of a rehearsal, which is 3 if a submit would be refused."""
     return 3 if submission.is_refused else 0
 
 
 def notes(submission: Submission) -> list[str]:
-    """Return notes on a plan that `orch run` and `orch submit` refuse or would not follow exactly."""
+    """Return notes on a plan that `orch run` and `orch submit` would refuse or would not follow exactly."""
     if submission.is_refused:
         return ["orch run and orch submit are refused (exit code 3)"]
     if submission.how is not How.NEW:

@@ -1,4 +1,4 @@
-"""Looks through a folder of documents and proposes a job for them, for `orch init FOLDER`."""
+"""Scans a folder of documents and proposes a job for them, for `orch init FOLDER`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_LINE = 1_000_000
 
 
 class FoundFiles(Struct):
-    """Files of a folder, counted by ending: readable, pictures, readable with LibreOffice, and others.
+    """Files of a folder, counted by file extension: readable, pictures, readable with LibreOffice, and others.
 
     `tables` are files whose rows are documents, as paths relative to the folder.
     """
@@ -53,7 +53,7 @@ class FoundFiles(Struct):
 
 
 def scan(folder: Path, *, deep: bool = True) -> FoundFiles:
-    """Count the files of a folder, including subfolders if `deep`. Hidden files, lock files and keys do not count."""
+    """Count a folder's files, including subfolders if `deep`. Hidden files, lock files and keys are ignored."""
     files = FoundFiles()
     for path in islice(_files(folder, deep=deep), MAX_FILES):
         ending = split_name(path.name)[1].lower()
@@ -85,7 +85,7 @@ def _list_counts(kinds: Counter[str]) -> str:
 
 
 def text_column(table: Path) -> str | None:
-    """Return the column of a CSV or JSONL file with the most letters in its texts, or None.
+    """Return the column of a CSV or JSONL file whose texts have the most letters, or None.
 
     Letters are counted because dates and numbers have few.
     """
@@ -124,7 +124,7 @@ def text_columns(files: FoundFiles, folder: Path) -> dict[str, str | None]:
 
 
 def sources(files: FoundFiles, columns: Mapping[str, str | None], path: str, *, deep: bool) -> str:
-    """Return the job file's `documents` section for a folder that the job file calls `path`."""
+    """Return the job file's `documents` section for a folder. `path` is the folder's path in the job file."""
     lines = []
     if kinds := {**files.read, **files.pictures, **files.converted}:
         named = f"  - path: {plain_yaml(path)}"

@@ -1,4 +1,4 @@
-"""The model of the job that `orch init FOLDER` proposes, from a server's list or from existing settings."""
+"""The model that `orch init FOLDER` proposes, from a server's list or from existing settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 2.0
 _NO_CHAT = re.compile(r"embed|rerank|whisper|\b(all-minilm|bge|gte|e5|tts)\b", re.IGNORECASE)
-"""Names of models that cannot chat. Ollama and LM Studio list them together with chat models."""
+"""Pattern for names of models that cannot chat. Ollama and LM Studio list these together with chat models."""
 _DEFAULT = "default}              # `default`: the server's own model"
 
 
@@ -27,9 +27,9 @@ _OTHERS = "  #small: {local: default, openai: gpt-5-nano}\n"
 
 
 class ProposedModel(Struct, frozen=True):
-    """The alias that the tasks name, and the job file's section about models.
+    """The model alias that the tasks use, and the job file's section about models.
 
-    `missing` says what the user must set before the job can run; None if nothing.
+    `missing` is what the user must set before the job can run; None if nothing is missing.
     """
 
     alias: str = "small"
@@ -38,7 +38,7 @@ class ProposedModel(Struct, frozen=True):
 
 
 def model_at(upstream: str) -> ProposedModel:
-    """Return the first chat model that a server lists, or what to set if it lists none."""
+    """Return the first chat model that a server lists. If it lists none, the result says what to set."""
     models = _models_at(upstream)
     if models:
         return ProposedModel(section=_section(_named("local", models)) + _OTHERS)
@@ -90,7 +90,7 @@ def _named(backend: str, models: list[str]) -> str:
 
 
 def _models_at(upstream: str, key: str | None = None) -> list[str] | None:
-    """Return the models that a server lists, chat models first; None if no answer comes within two seconds."""
+    """Return the models that a server lists, chat models first; None without an answer within two seconds."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen

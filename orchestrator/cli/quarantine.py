@@ -1,4 +1,4 @@
-"""`orch quarantine`: lists rows that failed permanently and are not retried, and releases them."""
+"""`orch quarantine`: lists and releases rows that failed permanently and are not retried."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ _COLUMNS = (
 
 @click.group()
 def quarantine() -> None:
-    """Rows that failed permanently and are not retried until their document or question changes."""
+    """Manage rows that failed permanently. They are not retried until their document or question changes."""
 
 
 @quarantine.command("list")
 @click.option("--job", "job_id", metavar="JOB", help="Only of this job's file.")
 @json_option
 def list_held(job_id: str | None, as_json: bool) -> int:
-    """Show the rows in quarantine, and why.
+    """Show the rows in quarantine, and why they are there.
 
-    Each row shows its document and task, since which run it has failed, and for how many runs of its job file.
+    Each row shows its document and its task. It also shows the run since which it has failed, and in how many runs of
+    its job file it has failed.
     """
     with opened() as context:
         held = _held(context, job_id)
@@ -61,7 +62,7 @@ def list_held(job_id: str | None, as_json: bool) -> int:
 @click.option("--all", "everything", is_flag=True, help="All of every job file.")
 @json_option
 def release(document: str | None, job_id: str | None, everything: bool, as_json: bool) -> int:
-    """Release rows, so that the next run retries them: rows of DOCUMENT, rows of a job's file, or all."""
+    """Release rows, so that the next run retries them: rows of DOCUMENT, rows of a job's file, or all rows."""
     if everything == (document is not None or job_id is not None):
         raise UsageError("name a DOCUMENT, --job JOB, or --all", hint="`orch quarantine list` shows them")
     with opened() as context:

@@ -23,9 +23,9 @@ from orchestrator.settings.backends import HostedBackend
 @click.option("--delete-files", is_flag=True, help="Delete uploaded input files whose shard is over.")
 @json_option
 def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> int:
-    """Compare hosted backends with this home's records. Changes nothing unless told to delete files.
+    """Compare hosted backends with this home's records. Changes nothing unless you request deletion of files.
 
-    Exit code 1 if a difference needs attention.
+    Exits with 1 if a difference needs attention.
     """
     found = []
     with opened() as context:
@@ -77,7 +77,7 @@ def _compare(context: Context, name: str, api: Backend) -> Comparison:
 
 
 def _left_out(api: Backend, account: str, shards: list[Shard], listed: set[str]) -> Iterator[RemoteBatch]:
-    """Yield existing batches that the list omits. Each is queried before it counts as gone."""
+    """Yield existing batches that the backend's list omits. Query each batch before counting it as gone."""
     for shard in shards:
         if shard.batch_id is None or not is_open(shard) or shard.batch_id in listed:
             continue

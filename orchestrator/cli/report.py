@@ -1,4 +1,4 @@
-"""`orch report`: nights, costs, forecasts and backends."""
+"""`orch report`: reports on nights, costs, forecasts and backends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def since_option(function: click.decorators.FC) -> click.decorators.FC:
 
 @click.group()
 def report() -> None:
-    """Reports."""
+    """Show reports on nights, costs, forecasts and backends."""
 
 
 @report.command("cost")
@@ -60,7 +60,7 @@ def report_cost(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """Show the paid cost, the forecast cost, and the cost of the same tokens at list prices."""
+    """Show the cost paid, the cost forecast, and the cost of the same tokens at list prices."""
     from orchestrator.reports.cost_reader import GROUPS, cost_of
 
     if by not in GROUPS and not (by.startswith("tag:") and by[4:]):
@@ -90,7 +90,7 @@ def report_cost(
 @since_option
 @json_option
 def report_forecast(since: str | None, as_json: bool) -> int:
-    """Compare forecasts with actual values, and say if they can be trusted."""
+    """Compare forecasts with actual values, and show whether forecasts can be trusted."""
     from orchestrator.policy.forecast_trust import calibrate
 
     with opened() as context:
@@ -115,7 +115,7 @@ def report_forecast(since: str | None, as_json: bool) -> int:
 )
 @json_option
 def report_backends(forget: str | None, as_json: bool) -> int:
-    """Show the state of each backend: waiting batches and rows, throughput, duration of batches, refused fields."""
+    """Show the state of each backend: waiting batches and rows, throughput, batch duration, refused fields."""
     from orchestrator.daemon.health import fetch_health
     from orchestrator.reports.backends import backends_report
 
@@ -136,7 +136,7 @@ def report_backends(forget: str | None, as_json: bool) -> int:
 
 
 def _forget(context: Context, what: str) -> None:
-    """Forget refused fields of a backend. A model's name may contain colons, a field's name cannot."""
+    """Forget the refused fields of a backend. A model's name may contain colons; a field's name cannot."""
     backend, _, rest = what.partition(":")
     known = context.store.refused_fields.all(now())
     model, _, field = rest.rpartition(":")
@@ -155,8 +155,8 @@ def _forget(context: Context, what: str) -> None:
 def report_night(which: str | None, as_markdown: bool, html: Path | None, overwrite: bool, as_json: bool) -> int:
     """Show the results of a night: documents, answers, cost, time, and problems that need attention.
 
-    A night lasts from noon to noon; DATE is the day it began. RUN is a run of a schedule with several
-    a day, such as "2026-11-20 14:00". Default: the newest night with a job.
+    A night lasts from noon to noon; DATE is the day on which it began. RUN is one run of a schedule with several runs
+    a day, such as "2026-11-20 14:00". The default is the newest night with a job.
     """
     from orchestrator.reports.night_formats import markdown, page
 
@@ -215,14 +215,17 @@ def _job_of(context: Context, which: str) -> Job:
 
 
 def _held(context: Context, since: str | None, job_id: str | None) -> list[HeldHours]:
-    """Return the GPU hours that orch's own engines held; none for a single job: hours cannot be split by job."""
+    """Return the GPU hours that orch's own engines held.
+
+    For a single job, return an empty list, because hours cannot be split by job.
+    """
     from orchestrator.reports.held_hours import held_hours
 
     return [] if job_id else held_hours(context.store.engine_holds.since(parsed_since(since)))
 
 
 def written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
-    """Write a report's page and print its path. Raises UsageError."""
+    """Write a report's HTML page and print its path. Raises UsageError."""
     from orchestrator.cli.rows import require_own
     from orchestrator.pipeline.finish.own_files import writing
 

@@ -1,4 +1,4 @@
-"""A job's rows, written to a file, an address or stdout."""
+"""Writes a job's rows to a file, an address or stdout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ Progress = Callable[[str, int, int, str], None]
 
 
 class WrittenRows(Struct, frozen=True):
-    """Rows in the file, their format, a phrase that describes them, and the number of merged lines in the file."""
+    """Result of writing rows: their number, their format, a description, and the number of merged lines in the
+    file.
+    """
 
     rows: int
     form: Format
@@ -50,9 +52,10 @@ def write_rows(
     *,
     is_merged: bool = False,
 ) -> WrittenRows:
-    """Write every row. `progress` gets the activity, the rows done, their total and the unit.
+    """Write every row. `progress` receives the activity, the rows done, their total and the unit.
 
-    `is_merged`: the job has just ended, so the merged rows in the home are current. Raises StorageError.
+    `is_merged` is true if the job has just ended, so that the merged rows in the home are current. Raises
+    StorageError.
     """
     lines = finished_lines(context, job, style=style_of(form), is_merged=is_merged)
     if progress is not None:
@@ -79,7 +82,7 @@ def require_own(context: Context, place: str | Path, option: str = "-o", *, over
 
 
 def may_overwrite(told: str) -> bool:
-    """Ask the user at the terminal. Without a terminal, return False."""
+    """Ask the user at the terminal for permission to overwrite. Without a terminal, return False."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     return click.confirm(f"orch: {told}. Overwrite it?", default=False, err=True)
@@ -88,7 +91,8 @@ def may_overwrite(told: str) -> bool:
 def place_of(output: str, source: Path, form: Format | None = None) -> str | Path:
     """Return the file or address that `-o` means for a job made from `source`.
 
-    Raises UsageError if it cannot or must not be written, or if neither `form` nor the ending gives a format.
+    Raises UsageError if the file cannot or must not be written. Also raises it if neither `form` nor the file
+    extension determines a format.
     """
     if addresses.is_address(output):
         addresses.check_address(output, "-o")
@@ -101,7 +105,7 @@ def place_of(output: str, source: Path, form: Format | None = None) -> str | Pat
 
 
 def form_of(job: Job, output: str | Path | None) -> Format:
-    """Return the format by a file's ending, or else the default: merged rows, or result lines for a batch file."""
+    """Return the format for a file extension. The default is merged rows, or result lines for a batch file."""
     named = format_of(str(output or ""))
     if named is not None and named != "jsonl":
         return named
@@ -109,7 +113,7 @@ def form_of(job: Job, output: str | Path | None) -> Format:
 
 
 def table_for(job: Job, form: Format, flags: TableFlags) -> TableShape:
-    """Return the shape of a table by the options, or else by the job file's output.
+    """Return the shape of a table from the options, or else from the job file's output.
 
     Merged rows keep their shape unless options change it. Raises UsageError for options that do not fit the format,
     and for an unknown column.
@@ -130,7 +134,7 @@ def table_for(job: Job, form: Format, flags: TableFlags) -> TableShape:
 
 
 def style_of(form: Format) -> str:
-    """Return the style of the lines that a format is made from."""
+    """Return the style of the lines from which a format is made."""
     return "batch" if form == "batch" else "jsonl"
 
 

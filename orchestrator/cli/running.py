@@ -1,4 +1,4 @@
-"""Runs a job to its end, or until a signal asks for a stop. Several commands share this."""
+"""Runs a job to its end, or until a signal requests a stop. Shared by several commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTINUE = "run the same command again to continue (`orch up` or another `orch r
 def finish(context: Context, job: Job, view: LiveProgress, *, alone: bool = False) -> status.JobDetail:
     """Run the job to its end as the daemon, or follow the running daemon. Return the job's final state.
 
-    If `alone`, this process sends no rows of the home's other unfinished jobs.
+    If `alone`, do not send rows of the home's other unfinished jobs.
     """
     with _driver(context, job, view) as driver:
         driver.finish(job, alone=alone)
@@ -32,7 +32,7 @@ def finish(context: Context, job: Job, view: LiveProgress, *, alone: bool = Fals
 
 
 def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
-    """Wait for a cancelled job's end. Without a daemon, end the job here, sending no rows."""
+    """Wait until a cancelled job has ended. Without a daemon, end the job here without sending rows."""
     with _driver(context, job, view) as driver:
         driver.see_end(job)
 
@@ -78,8 +78,9 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says if a signal asked for a clean stop. A second signal stops at once, except signals
-    of a closed terminal.
+    """Yield a function that returns True after a signal has requested a clean stop.
+
+    A second signal stops at once, except signals of a closed terminal.
     """
     seen: list[int] = []
 

@@ -66,7 +66,7 @@ def add(
 ) -> int:  # fmt: skip
     """Run a job file or batch file every night, every hour, or after another schedule.
 
-    The file is checked now, and read again by each run.
+    The file is checked now, and each run reads it again.
     """
     if (cron is None) == (after is None):
         raise UsageError("give --cron, or --after with the schedule that this one follows", hint="one of them")
@@ -122,9 +122,9 @@ def _local_zone() -> str:
 
 
 def _checked(context: Context, file: Path, deadline: str | None, name: str | None) -> str:
-    """Check as far as possible that a future run of the file will work, and return the schedule's name.
+    """Check, as far as possible, that future runs of the file will work, and return the schedule's name.
 
-    The name defaults to the job's. Raises InputError, and UsageError if the name is taken.
+    The name defaults to the job's name. Raises InputError, and UsageError if the name is taken.
     """
     from orchestrator.pipeline.build.submission import Options, draft
     from orchestrator.pipeline.build.validate import check_file
@@ -152,7 +152,7 @@ def _checked(context: Context, file: Path, deadline: str | None, name: str | Non
 @schedule.command("list")
 @json_option
 def list_(as_json: bool) -> int:
-    """Show all schedules with their next and last nights."""
+    """Show all schedules, each with its next and last night."""
     with opened() as context:
         schedules = context.store.schedules.all()
         if as_json:
@@ -173,9 +173,10 @@ def list_(as_json: bool) -> int:
 @fail_on_option
 @json_option
 def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: bool) -> int:
-    """Show the nights of one schedule or of all: result and reason.
+    """Show the nights of one schedule or of all schedules, with result and reason.
 
-    With --fail-on, exit with 1 if a schedule's newest night failed, was missed or has rows that it counts.
+    With --fail-on, exit with 1 if a schedule's newest night failed or was missed. Also exit with 1 if that night has
+    rows that --fail-on counts.
     """
     with opened() as context:
         names = {one.id: one.name for one in context.store.schedules.all()}
@@ -203,7 +204,7 @@ def _went_well(context: Context, night: Night, fail_on: FailOn) -> bool:
 @NAME
 @json_option
 def pause(name: str, as_json: bool) -> int:
-    """Skip nights until resumed; a running night continues."""
+    """Skip nights until the schedule is resumed. A running night continues."""
     with opened() as context:
         context.store.schedules.pause(_get(context, name).id, now())
         _show_one(context, _get(context, name), as_json)
@@ -214,7 +215,7 @@ def pause(name: str, as_json: bool) -> int:
 @NAME
 @json_option
 def resume(name: str, as_json: bool) -> int:
-    """Resume a paused schedule. Nights during the pause stay skipped."""
+    """Resume a paused schedule. Nights skipped during the pause are not made up."""
     with opened() as context:
         context.store.schedules.resume(_get(context, name).id, now())
         _show_one(context, _get(context, name), as_json)
@@ -225,7 +226,7 @@ def resume(name: str, as_json: bool) -> int:
 @NAME
 @json_option
 def run_(name: str, as_json: bool) -> int:
-    """Start the last due night now, unless it is running or done."""
+    """Start the last due night now, unless it is running or done already."""
     with opened() as context:
         night = make_due(context.store, _get(context, name), USER, now())
         if as_json:
@@ -240,7 +241,7 @@ def run_(name: str, as_json: bool) -> int:
 @NAME
 @json_option
 def remove(name: str, as_json: bool) -> int:
-    """Remove a schedule and its list of nights; their jobs and results are kept."""
+    """Remove a schedule and its list of nights. Their jobs and results are kept."""
     with opened() as context:
         one = _get(context, name)
         if followers := [other.name for other in context.store.schedules.all() if other.after == one.id]:

@@ -1,4 +1,4 @@
-"""`orch serve`: OpenAI's Batch API in front of running upstreams, or of vLLM engines that it starts."""
+"""`orch serve`: OpenAI's Batch API in front of running upstreams, or of vLLM engines that orch starts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Tell = Callable[[str], None]
 
 
 class Where(Struct, frozen=True):
-    """Addresses to listen on: TCP if `port` is set, a Unix socket if `uds` is set."""
+    """Addresses to listen on: TCP if `port` is set, and a Unix socket if `uds` is set."""
 
     host: str
     port: int | None
@@ -60,7 +60,7 @@ class _Endpoint(click.ParamType[str]):
 
 
 class _Amount(click.ParamType[Any]):
-    """An option with the syntax of a setting in orch.toml. `read` parses it, or raises ValueError."""
+    """An option with the syntax of a setting in orch.toml. `read` parses the value, or raises ValueError."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
@@ -266,7 +266,7 @@ def _turn(replica: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
 
 
 def _claim_addresses(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
-    """Claim the folder and addresses before anything slow starts, so that no second server can use them."""
+    """Claim the folder and addresses before any slow start-up work, so that no second server can use them."""
     from orchestrator.server.listen import bind_tcp, bind_unix, only_server
 
     stack.enter_context(only_server(root))

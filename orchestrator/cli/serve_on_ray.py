@@ -1,4 +1,4 @@
-"""Engines of `orch serve --ray`: as many as batches need, on a Ray cluster, as for a backend of kind `ray`."""
+"""Engines of `orch serve --ray` on a Ray cluster, as for a backend of kind `ray`. Batches determine their number."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ NAME = "ray"
 class RayWish(Struct, frozen=True):
     """Command-line options of the engines; None means orch.toml's default.
 
-    `engines` has their minimum and maximum number, each with `gpus` GPUs; `idle` is in seconds. Without `python`,
-    the Python beside `ray` in PATH is used.
+    `engines` is their minimum and maximum number. Each engine has `gpus` GPUs. `idle` is in seconds. Without
+    `python`, orch uses the Python beside `ray` in PATH.
     """
 
     address: str
@@ -45,7 +45,8 @@ class RayWish(Struct, frozen=True):
 
 
 class RayEngines:
-    """Engines on Ray until the block ends. `folder` is the server's, `tell` gets progress messages.
+    """Engines on Ray, which run until the block ends. `folder` is the server's folder; `tell` receives progress
+    messages.
 
     Raises UsageError, and EngineUnavailable if the cluster's Python lacks Ray.
     """
@@ -71,7 +72,9 @@ class RayEngines:
 
     @asynccontextmanager
     async def steered(self, service: Service) -> AsyncIterator[None]:
-        """Start and stop engines as this server's rows need, until the block ends; runs in the server's loop."""
+        """Start and stop engines as this server's rows need them, until the block ends. Runs in the server's event
+        loop.
+        """
         loop = asyncio.get_running_loop()
         self._fleet.begin(SteeredServer(service, lambda: loop))
         try:

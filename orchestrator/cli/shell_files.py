@@ -1,4 +1,4 @@
-"""`orch completion` and `orch man`: completion and a manual page, generated from the command line's parser."""
+"""`orch completion` and `orch man`: shell completion and a manual page, generated from the command-line parser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ PLACES = {
     "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/orch.fish"),
     "man": ("XDG_DATA_HOME", ".local/share", "man/man1/orch.1"),
 }
-"""By shell, or `man`: the folder's variable, its default below the user's home, and the file in it."""
+"""Install paths by shell (or `man`): the variable that names the folder, its default in the user's home, and the
+file.
+"""
 ZSH = "add to ~/.zshrc: fpath+=({}); autoload -Uz compinit; compinit"
 install_option = click.option(
     "--install", "installs", is_flag=True, help="Write it where the shell, or man, looks for it."
@@ -112,7 +114,7 @@ def _first(command: click.Command) -> str:
 
 
 def _text(text: str) -> Iterator[str]:
-    """Yield roff paragraphs. Paragraphs after a \\b keep their lines, as in click's help."""
+    """Yield a text as roff paragraphs. Paragraphs after a \\b keep their lines, as in click's help."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         keeps_lines = paragraph.lstrip(" ").startswith("\b")
         yield ".PP"

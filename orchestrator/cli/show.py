@@ -1,4 +1,4 @@
-"""`orch show`: one document's requests as sent, and their answers."""
+"""`orch show`: shows one document's requests as sent, and their answers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from orchestrator.library.context import opened
 def show_row(job_name: str, document: str, task: str | None, raw: bool, as_json: bool) -> int:
     """Show a document's requests and their answers.
 
-    DOC is the document's name as in reports, or the end of it; for a batch file, a custom_id. A document has one
-    request for each task, and one for each part if it was split.
+    DOC is the document's name in reports, or the end of that name. For a batch file, DOC is a custom_id. A document
+    has one request for each task, and one for each part if it was split.
     """
     from orchestrator.reports.requests_and_answers import exchanges
 

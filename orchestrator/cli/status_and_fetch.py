@@ -40,7 +40,7 @@ NEWEST = 20
 @click.option("--all", "show_all", is_flag=True, help="Every job, not only the newest 20; every event of JOB.")
 @json_option
 def status(job_name: str | None, watch: bool, show_all: bool, as_json: bool) -> int:
-    """Show all jobs, or one in full: shards, counts, tokens, cost, ETA, reasons."""
+    """Show all jobs, or one job in full: shards, counts, tokens, cost, ETA, reasons."""
     if job_name is None and (as_json or not watch):
         _list_jobs(show_all, as_json)
         return 0
@@ -82,7 +82,7 @@ def _listing(
 def _read_quickly(
     look: Callable[[CommandSettings, Store | StatusReader], tuple[Lines, Schedules, Sequence[str]]],
 ) -> tuple[CommandSettings, Lines, Schedules, Sequence[str]]:
-    """Read with the quick status reader if possible, otherwise with the store."""
+    """Read with the fast status reader if possible, otherwise with the store."""
     settings = CommandSettings(locate())
     require_current(settings.home)
     with suppress(CannotRead), status_reader(settings.place.database_url, settings.place.database_timeout) as seen:
@@ -181,9 +181,9 @@ def fetch(
 ) -> int:  # fmt: skip
     """Write a job's rows in input order.
 
-    Failed rows are included and do not affect the exit code unless --fail-on is given.
+    Failed rows are included, and affect the exit code only with --fail-on.
 
-    With -o, --json reports what was written; without -o, the rows go to stdout as they are.
+    With -o, --json reports the written file. Without -o, the rows go to stdout unchanged.
     """
     from orchestrator.cli.console_progress import progress
     from orchestrator.cli.rows import form_of, place_of, require_own, style_of, table_for, write_lines, write_rows

@@ -1,4 +1,4 @@
-"""Safe standard output and error: no printed text can control the terminal."""
+"""Safe standard output and error, so that no printed text can control the terminal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ INTERRUPTED = 130
 
 
 class StreamFault(OSError):
-    """A fault of standard output or error other than a closed pipe. `name` is the stream's."""
+    """A fault of standard output or error, except a closed pipe. `name` is the stream's name."""
 
     name = ""
 
 
 class SafeStream:
-    """A text stream that makes control characters visible, whether a command, a library or a traceback writes them.
+    """A text stream that makes control characters visible, whoever writes them: a command, a library or a traceback.
 
-    `under` is the raw stream, for the console, which writes escape sequences and cleans its texts itself. `buffer`
-    takes bytes, for results that are data.
+    `under` is the raw stream. The console uses it, because it writes escape sequences and cleans its texts itself.
+    `buffer` takes bytes, for results that are data.
     """
 
     def __init__(self, under: TextIO, name: str) -> None:
@@ -73,7 +73,7 @@ def safe_output() -> Iterator[None]:
 
 
 def make_output_safe() -> None:
-    """Make standard output and error safe from now on, also for characters that they cannot encode."""
+    """Make standard output and error safe from now on, including for characters that they cannot encode."""
     sys.stdout, sys.stderr = _safe(sys.stdout, "stdout"), _safe(sys.stderr, "stderr")
 
 
@@ -88,12 +88,12 @@ def _safe(stream: TextIO | None, name: str) -> TextIO:
 
 
 def under(stream: TextIO) -> TextIO:
-    """Return the stream below a safe one."""
+    """Return the raw stream below a safe stream."""
     return stream.under if isinstance(stream, SafeStream) else stream
 
 
 def drop_output(*streams: int) -> None:
-    """Discard the streams' buffered output, about which Python would complain at exit."""
+    """Discard the streams' buffered output, so that Python does not report it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream)

@@ -1,4 +1,4 @@
-"""`orch try`: asks a few documents now, to show prompts, answers and cost before the night."""
+"""`orch try`: runs a few documents now, to show prompts, answers and cost before the night."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def try_job(
     backend: str | None, budget: Decimal | None, new: bool, no_estimate: bool, full: bool, watch: bool, quiet: bool,
     as_json: bool, sample: int | None,
 ) -> int:  # fmt: skip
-    """Ask a few documents now, and show prompts, answers, checks, tokens and cost.
+    """Run a few documents now, and show prompts, answers, checks, tokens and cost.
 
-    The rows go to the cheapest backend that answers at once; without one, orch starts its engines. Answers are kept:
-    the whole job does not ask them again. orch sends no rows of other jobs.
-    DOC is a document's name, the end of it, or a pattern such as '*.pdf'.
+    The rows go to the cheapest backend that answers at once. Without such a backend, orch starts its engines. Answers
+    are kept, so the whole job does not send these rows again. Rows of other jobs are not sent. DOC is a document's
+    name, the end of it, or a pattern such as '*.pdf'.
     """
     if watch and as_json:
         raise UsageError("give --watch or --json, not both")
@@ -161,7 +161,7 @@ def _json(trial: Trial) -> dict[str, Any]:
 
 
 def _watch(files: Sequence[Path], once: Callable[[], int]) -> int:
-    """Repeat the trial whenever a file changes, until Ctrl-C. A file saved during a trial is tried once more."""
+    """Repeat the trial whenever a file changes, until Ctrl-C. If a file is saved during a trial, repeat the trial."""
     try:
         while True:
             seen = [_stamp(file) for file in files]

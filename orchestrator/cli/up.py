@@ -33,7 +33,7 @@ from orchestrator.settings.home import Home
 
 log = logging.getLogger(__name__)
 MOST_JOBS = 20
-"""Maximum jobs to report after a round, soonest deadlines first."""
+"""Maximum number of jobs to report after a round, the soonest deadlines first."""
 
 
 @click.command()
@@ -62,11 +62,12 @@ def up(
     acts: bool,
     quiet: bool,
 ) -> int:
-    """Run the daemon until stopped (Ctrl-C, SIGTERM, a closed terminal): queued jobs, new ones, and schedules.
+    """Run the daemon until it is stopped (Ctrl-C, SIGTERM, a closed terminal). It runs queued jobs, new jobs, and
+    schedules.
 
-    With --webhooks, a provider's event that a batch ended triggers an immediate poll. With --web, pages are served
-    as by `orch view`. Port 0 picks a free port. With --replica, run it on two machines: one works, and the other
-    takes over when that one is lost.
+    With --webhooks, a provider's event that a batch ended triggers an immediate poll. With --web, the daemon serves
+    pages as `orch view` does. Port 0 picks a free port. With --replica, run the daemon on two machines. One daemon
+    works, and the other takes over if the first machine is lost.
     """
     place = locate()
     with interruptible() as interrupted, daemon_lock(Home(place.home)) as holder, ExitStack() as stack:
@@ -144,7 +145,7 @@ class _Rounds:
 
 
 class _Told:
-    """Terminal messages of `orch up`, each printed once."""
+    """Terminal messages of `orch up`. Each message is printed once."""
 
     def __init__(self, context: Context, *, quiet: bool) -> None:
         self._context = context
@@ -184,7 +185,7 @@ class _Told:
 
 
 def _keep_secrets(secrets: dict[str, str], config: Config) -> None:
-    """Update the table that the listening server uses, in place."""
+    """Update in place the table of secrets that the listening server uses."""
     try:
         found = webhooks.secrets_of(config)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Cures for wrong command lines. Pure."""
+"""Advice for wrong command lines. Pure."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _ACTIONS: Mapping[str, str] = {
     "results": "fetch", "answers": "fetch", "get": "fetch", "dashboard": "view", "web": "view", "ui": "view",
     "check": "validate", "lint": "validate", "estimate": "plan", "compare": "diff", "test": "try", "preview": "try",
 }  # fmt: skip
-"""Commands by the names that other tools use."""
+"""Commands of orch, by the names that other tools use for them."""
 
 
 _REHEARSALS = frozenset({"--dry-run", "--dryrun", "--dry", "--simulate", "--what-if"})
-"""Other tools' options for a rehearsal."""
+"""Names that other tools use for the option of a rehearsal."""
 
 
 def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
-    """Return a cure for the mistake in a command line, or None. `words` are the command line."""
+    """Return advice for the mistake in a command line, or None. `words` are the command line."""
     odd = next((word for word in words if word[:1] in _ODD_HYPHENS), None)
     if odd is not None:
         return f"write --{odd.lstrip(_ODD_HYPHENS + '-')}, with two plain hyphens"

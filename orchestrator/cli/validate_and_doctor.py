@@ -1,4 +1,4 @@
-"""Commands that check: validate, doctor."""
+"""Commands that check without running a job: validate, doctor."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 12
 MOST_PROBLEMS = 20
 DEFAULT_MODEL = "default"
-"""Model name that orch's server resolves to its upstream's model."""
+"""Model name that orch's own server replaces by its upstream's model."""
 
 
 @click.command()
@@ -122,7 +122,7 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
 
 @contextmanager
 def _known(config: settings.Config) -> Iterator[Store | None]:
-    """Yield the store, or None if there is no home or database: `validate` must not create them."""
+    """Yield the store, or None if the home or its database is missing: `validate` must not create them."""
     from orchestrator.store import Store
 
     place = config.place
@@ -138,7 +138,7 @@ def _known(config: settings.Config) -> Iterator[Store | None]:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check configuration, home, database, upstreams and hosted backends. Sends nothing that costs money."""
+    """Check configuration, home, database, upstreams and hosted backends. Sends no request that costs money."""
     checks = list(_examine())
     if as_json:
         print_json([{"check": name, "ok": ok, "found": text} for name, ok, text, _ in checks])
@@ -149,7 +149,7 @@ def doctor(as_json: bool) -> int:
 
 
 Found = tuple[str, bool, str, int]
-"""Name of a check, True if it passed, the finding, and the exit code if it failed."""
+"""A check's name, True if it passed, its finding, and the exit code for a failure."""
 
 
 def _examine() -> Iterator[Found]:
@@ -199,7 +199,7 @@ def _examine() -> Iterator[Found]:
 
 
 def _removed(config: settings.Config) -> dict[str, list[Shard]]:
-    """Return the home's batches at backends missing from orch.toml; none if the home is unreadable."""
+    """Return the home's batches at backends that orch.toml no longer has; empty if the home is unreadable."""
     with suppress(OrchError), _known(config) as store:
         if store is not None:
             return of_home(store, Home(config.home).identity(), config.backends)
@@ -234,7 +234,7 @@ def _examine_reports(config: settings.Config) -> Iterator[Found]:
 
 
 def _models(config: settings.Config, backend: str, jobs: Mapping[str, Job]) -> dict[str, str]:
-    """Return the models of a backend, each with its origin: orch.toml, a job that may run there, or a schedule."""
+    """Return a backend's models, each with its origin: orch.toml, a job that may run there, or a schedule."""
     found = dict.fromkeys(named_models(config, backend), "in orch.toml")
     for what, job in jobs.items():
         if backend not in objections(config, job):
@@ -243,9 +243,9 @@ def _models(config: settings.Config, backend: str, jobs: Mapping[str, Job]) -> d
 
 
 def _examine_jobs(config: settings.Config, waiting: Collection[JobId]) -> tuple[dict[str, Job], list[Found]]:
-    """Return the home's open jobs and the next jobs of its schedules, and a finding for each that cannot run.
+    """Return the home's open jobs, the next jobs of its schedules, and a finding for each job that cannot run.
 
-    Jobs `waiting` for a removed backend get no finding of their own.
+    Jobs in `waiting`, which wait for a removed backend, get no finding of their own.
     """
     home, unfit = Home(config.home), list[Found]()
     with _known(config) as store:
@@ -330,7 +330,7 @@ def _examine_dialects(name: str, backend: Backend, models: Mapping[str, str]) ->
 
 
 def _examine_prices(name: str, prices: Prices, models: Mapping[str, str]) -> Iterator[Found]:
-    """Report the price of each model. Without models, report a backend that can price none."""
+    """Report the price of each model. Without models, report a backend that has no prices at all."""
     if not models and isinstance(prices, ByToken) and prices.provider is None and not prices.overrides:
         yield f"{name}: prices", False, 'not a provider in the price table: name it (provider = "openai")', 2
     for model in models:
@@ -345,7 +345,7 @@ def _examine_prices(name: str, prices: Prices, models: Mapping[str, str]) -> Ite
 
 
 def _price_of_vectors(prices: Prices, model: str) -> str | None:
-    """Return the price of a model that has only an input price; None if the model has no price at all."""
+    """Return the price of a model that has only an input price; None if the model has no price."""
     try:
         return f"{prices.known(model, EMBEDDINGS)}; for embeddings: no output price is known"
     except UsageError:

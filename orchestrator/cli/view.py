@@ -22,10 +22,10 @@ LOOK_SECONDS = 0.2
 def view(address: tuple[str, int], names: tuple[str, ...], acts: bool) -> int:
     """Serve this home's pages until stopped: tonight, jobs and their rows, nights, money, backends, quarantine.
 
-    They stay current with or without a daemon, and change nothing unless --web-actions is given. On loopback, open
-    the link that is printed; it works once, for one browser. Beyond loopback, sign in with a key of
-    `orch keys add NAME --right view` (or operate, which allows actions), behind a proxy that speaks TLS; --web-name
-    is its name. The default address is 127.0.0.1:8091; port 0 picks a free port.
+    The pages stay current with or without a daemon. They change nothing unless --web-actions is set. On loopback,
+    open the printed link; it works once, for one browser. Beyond loopback, use a proxy that speaks TLS; --web-name is
+    its name. Sign in with a key of `orch keys add NAME --right view` (or operate, which allows actions). The default
+    address is 127.0.0.1:8091; port 0 picks a free port.
     """
     with (
         opened() as context,

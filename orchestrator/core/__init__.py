@@ -1,1 +1,1 @@
-"""Words, errors, clocks and limits on untrusted input, shared by every room. Imports no other room."""
+"""Vocabulary, errors, clocks and limits on untrusted input, shared by all packages. Imports no other package."""

@@ -1,4 +1,4 @@
-"""Addresses of storages that fsspec knows, such as s3://bucket/folder."""
+"""Addresses of storage systems that fsspec supports, such as s3://bucket/folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.core.storages import KEYS
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 USUAL = ("https", "http", "s3", "gs", "az", "sftp")
-"""Schemes of the storages that are used most."""
+"""Schemes of the most common storage systems."""
 _EXTRAS = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure",
     "sftp": "sftp", "ssh": "sftp",
@@ -22,7 +22,10 @@ _EXTRAS = {
 
 
 def is_http_url(text: str) -> bool:
-    """True for an http(s):// URL without whitespace, with a host and either no port or one from 1 to 65535."""
+    """True for an http:// or https:// URL with a host and without whitespace.
+
+    A port is optional, and must be from 1 to 65535.
+    """
     if any(map(str.isspace, text)):
         return False  # urlsplit accepts spaces, and removes tabs and line ends
     try:
@@ -33,7 +36,7 @@ def is_http_url(text: str) -> bool:
 
 
 def is_address(text: str) -> bool:
-    """True if a text is a URL and not a path; `file://` counts as a path."""
+    """True if the text is a URL rather than a path. `file://` counts as a path."""
     return bool(_ADDRESS.match(text)) and not text.startswith("file://")
 
 
@@ -45,7 +48,7 @@ class AddressProblem(NamedTuple):
 
 
 def address_problem(address: str) -> AddressProblem | None:
-    """Return why orch cannot use an address, or None if the address is usable. Needs no network."""
+    """Return why orch cannot use an address, or None if it can. Needs no network."""
     parts = urlsplit(address)
     if parts.password or parts.query:
         return AddressProblem(
@@ -74,7 +77,7 @@ def check_address(address: str, field: str) -> None:
 
 
 def database_url(url: str, folder: Path) -> str:
-    """Return a database URL that names the installed driver; a relative SQLite path starts at `folder`."""
+    """Return a database URL that names the installed driver. A relative SQLite path starts at `folder`."""
     if url.startswith("sqlite:///"):
         return f"sqlite:///{folder / url.removeprefix('sqlite:///')}"
     return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)

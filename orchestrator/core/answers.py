@@ -1,4 +1,4 @@
-"""Readers of an answer's body: tokens, model, tier, error and end, in any server's spelling."""
+"""Reads an answer's body in any server's spelling: tokens, model, tier, error and end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.core.json_decoders import json_decoder
 MOST_TOKENS = 10**8
 _LATEST = 10**11
 Tokens = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
-"""A token count below MOST_TOKENS, which no model reaches; larger counts are ignored."""
+"""A token count below MOST_TOKENS, which no model reaches. Larger counts are ignored."""
 
 
 class _Details(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +76,7 @@ class _End(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Whole(msgspec.Struct, frozen=True, gc=False):
-    """An answer without any sign of an error. Any other answer is decoded as `_Answer`."""
+    """An answer without any sign of an error. Every other answer is decoded as `_Answer`."""
 
     usage: _AnswerUsage | None = None
     choices: list[_End] | None = None
@@ -104,7 +104,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Parts(msgspec.Struct, frozen=True):
-    """The fields of `_Answer`, each decoded separately, so that one unreadable field does not spoil the others."""
+    """The fields of `_Answer`, decoded one by one, so that an unreadable field does not affect the rest."""
 
     model: msgspec.Raw = NO_BODY
     service_tier: msgspec.Raw = NO_BODY
@@ -130,7 +130,7 @@ _decode_parts = json_decoder(_Parts).decode
 _decode_answer = json_decoder(_Answer).decode
 _NO_DETAILS = _Details()
 _TOTALS = _AnswerUsage.__struct_fields__.index("total_tokens") + 1
-"""Number of leading fields of `_AnswerUsage`; most servers send only these."""
+"""Number of leading fields of `_AnswerUsage` that most servers send."""
 _PARTS: dict[str, type[_Details | _Searches]] = {
     "prompt_tokens_details": _Details,
     "completion_tokens_details": _Details,
@@ -144,9 +144,9 @@ _Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
 
 class TokenCounts(NamedTuple):
-    """Token counts of an answer: `cached` and `cache_write` are parts of `input`, `reasoning` of `output`.
+    """Token counts of an answer. `cached` and `cache_write` are parts of `input`; `reasoning` is part of `output`.
 
-    `cache_write_1h` is the part of `cache_write` that is kept for an hour. Audio and image tokens are parts too.
+    `cache_write_1h` is the part of `cache_write` that is cached for an hour. Audio and image tokens are parts too.
     """
 
     input: int = 0
@@ -169,11 +169,11 @@ _NO_MORE = NO_TOKENS[3:]
 class AnswerHead(NamedTuple):
     """Fields of an answer outside its text.
 
-    `tier` is its `service_tier`. `error` is the body's error object, or the whole body if that is itself an error.
-    `not_an_answer` says why a success is not an answer: the server stopped early, or the body is part of a stream.
-    If `is_complete` is false, the caller must check how the text ends. `billed` are the billed tokens, None if they
-    equal `tokens`. `answered_at` is the completion time that the answer states, or else the creation time, in Unix
-    seconds.
+    `tier` is its `service_tier`. `error` is the body's error object, or the whole body if the body itself is an
+    error. `not_an_answer` is the reason why a success is not an answer: the server stopped early, or the body is part
+    of a stream. If `is_complete` is false, the caller must check how the text ends. `billed` are the billed tokens,
+    None if they equal `tokens`. `answered_at` is the completion time that the answer states, or else the creation
+    time, in Unix seconds.
     """
 
     tokens: TokenCounts = NO_TOKENS
@@ -187,12 +187,12 @@ class AnswerHead(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """True unless the body itself says that it is not an answer."""
+        """True unless the body itself shows that it is not an answer."""
         return self.error is None and self.not_an_answer is None
 
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
-    """Return the tokens that an answer's body states. Raises msgspec.DecodeError if the body is not a JSON object."""
+    """Return the tokens in an answer's body. Raises msgspec.DecodeError if the body is not a JSON object."""
     try:
         usage = _decode_used(body).usage
     except msgspec.ValidationError:
@@ -202,7 +202,7 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
 
 
 def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
-    """Return the tokens of a plainly complete answer, or None if only `read_answer` can decide.
+    """Return the tokens of an obviously complete answer, or None if only `read_answer` can decide.
 
     Servers call this for every row, so it is hardly slower than `answer_tokens`. Raises msgspec.DecodeError if the
     body is not JSON.
@@ -219,7 +219,7 @@ def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
 
 
 def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
-    """Read a usage whose numbers may be strings, skipping unreadable fields; None if it is not an object."""
+    """Read a usage whose numbers may be strings, skipping unreadable fields; None if the usage is not an object."""
     try:
         usage: _AnswerUsage | None = _decode_usage(raw)
     except msgspec.ValidationError:
@@ -303,7 +303,7 @@ def _token_counts(usage: _AnswerUsage) -> TokenCounts:
 def _billed(usage: _AnswerUsage, told: TokenCounts) -> TokenCounts | None:
     """Return the billed tokens, or None if they equal the reported tokens.
 
-    `num_cached_tokens` is Mistral's old field, from when Mistral billed cached tokens at the full price.
+    `num_cached_tokens` is an old field of Mistral. While Mistral used it, cached tokens cost the full price.
     """
     return told._replace(cached=0) if usage.num_cached_tokens and told.cached == usage.num_cached_tokens else None
 
@@ -326,7 +326,7 @@ def _excludes_cache(usage: _AnswerUsage, fed: int, stored: int, output: int) -> 
 
 
 def _total(usage: _AnswerUsage) -> int | None:
-    """Return the reported total, which may be a number or a text; None for anything else."""
+    """Return the reported total from a number or a text; None for anything else."""
     if type(usage.total_tokens) is int and 0 <= usage.total_tokens < MOST_TOKENS:
         return usage.total_tokens
     try:
@@ -337,7 +337,7 @@ def _total(usage: _AnswerUsage) -> int | None:
 
 
 def usage_of(tokens: TokenCounts) -> BatchUsage:
-    """Return tokens as the usage object of a batch."""
+    """Return the tokens as a batch's usage object."""
     return BatchUsage(
         tokens.input,
         InputTokensDetails(tokens.cached),
@@ -373,7 +373,7 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
 
 
 def _tier(answer: _Answer) -> str | None:
-    """Return the service tier, which Mistral states in the usage."""
+    """Return the service tier. Mistral states it in the usage."""
     told = answer.service_tier
     if not isinstance(told, str):
         told = None if answer.usage is None else answer.usage.service_tier
@@ -388,7 +388,7 @@ def _time(answer: _Answer) -> float | None:
 
 
 def _is_complete(answer: _Answer) -> bool:
-    """True if the first choice or the response ended normally. Embeddings state no end and count as complete."""
+    """True if the first choice or the response ended normally. Embeddings state no end, and count as complete."""
     if choices := answer.choices:
         choice = choices[0] if len(choices) == 1 else first_choice(choices)
         return choice.finish_reason in _COMPLETE_ENDS

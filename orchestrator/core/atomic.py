@@ -1,4 +1,4 @@
-"""Atomic file writes: even after a kill, a file is either complete and on disk, or absent."""
+"""Atomic file writes. Even after a kill, a file is either complete and on disk, or absent."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import BinaryIO
 from orchestrator.core import permissions
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers of a full disk, an exhausted quota, or a file at its maximum size."""
+"""Error numbers for a full disk, an exhausted quota, or a file at its maximum size."""
 BUFFER = 256 * 1024
-"""Bytes written at once. Writing short lines in pieces of Python's 8 KiB takes twice as long."""
+"""Bytes per write. With Python's 8 KiB, writing short lines takes twice as long."""
 
 
 @contextmanager
 def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
-    """Yield a file that replaces `path` when the block ends; an error leaves the old file.
+    """Yield a file that replaces `path` when the block ends. After an error, the old file remains.
 
     The new file is complete and on disk. If `path` is a link, its target is replaced. Processes that write the same
-    file take turns. With `for_user`, the new file keeps the permissions of the file that it replaces; other new files
-    and folders follow the user's umask. Raises OSError.
+    file take turns. With `for_user`, a replaced file keeps its permissions, and new files and folders follow the
+    user's umask. Raises OSError.
     """
     target = resolved(path)
     if for_user:
@@ -45,9 +45,9 @@ def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_once(path: Path, data: bytes) -> bool:
-    """Create a file that only its owner can read, complete from the start; True if this call created the file.
+    """Create a file, complete from the start, that only its owner can read. Return True if this call created it.
 
-    An existing file stays as it is. Raises OSError.
+    An existing file stays unchanged. Raises OSError.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -66,7 +66,7 @@ def write_once(path: Path, data: bytes) -> bool:
 
 
 def resolved(path: Path) -> Path:
-    """Resolve links in a path. Raises OSError."""
+    """Return a path with its links resolved. Raises OSError."""
     try:
         return path.resolve()
     except RuntimeError:  # pathlib's error for a cycle of links until Python 3.12
@@ -74,7 +74,7 @@ def resolved(path: Path) -> Path:
 
 
 def beside_name(target: Path) -> Path:
-    """Return the path of the unfinished file. The name is fixed, so the next attempt overwrites a leftover file."""
+    """Return the path of the unfinished file. The name is fixed, so the next attempt overwrites a leftover."""
     return target.with_name(f".{target.name}.partial")
 
 
@@ -104,7 +104,7 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's file names to disk. Raises OSError."""
+    """Flush a folder's entries to disk. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

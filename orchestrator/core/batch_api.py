@@ -1,6 +1,6 @@
-"""OpenAI's Batch API shapes, shared by client and server, named as OpenAI names them.
+"""OpenAI's Batch API objects, shared by client and server, with OpenAI's names.
 
-Bodies of requests and answers stay raw bytes: a line is checked and passed on, never rebuilt.
+Bodies of requests and answers stay raw bytes. A line is checked and passed on, never rebuilt.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ import msgspec
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
 ENDPOINTS = (RESPONSES, CHAT, EMBEDDINGS, "/v1/completions", "/v1/moderations")
 WITHOUT_OUTPUT = frozenset({EMBEDDINGS, "/v1/moderations"})
-"""Endpoints whose output is bounded by the input, and never billed as output."""
+"""Endpoints whose output is bounded by the input and never billed."""
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINE_ERRORS = 100
 MAX_DEPTH = 500
-"""Maximum nesting of lists and objects in a line or an answer. A decoder's own limit depends on the thread's stack:
-without this one, a thread could accept what another cannot read."""
+"""Maximum nesting of lists and objects in a line or an answer.
+
+A decoder's own limit depends on the thread's stack. Without MAX_DEPTH, a thread could accept a line that another
+thread cannot read.
+"""
 NO_BODY = msgspec.Raw(b"null")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of decoding bytes: not JSON of the wanted shape, not UTF-8, or nested too deeply, as when a model repeats
-`[` up to its token limit.
+"""Errors of decoding bytes that are not JSON of the expected shape, not UTF-8, or nested too deeply.
+
+For example, a model may repeat `[` up to its token limit.
 """
 
 
 def read_json(raw: bytes | msgspec.Raw, unreadable: str | None = None) -> Any:
-    """Decode a value, or return `unreadable` if Python cannot represent it (a number too large for a float)."""
+    """Decode a value. Return `unreadable` if Python cannot represent it, such as a number too large for a float."""
     try:
         return msgspec.json.decode(raw)
     except JSON_ERRORS:
@@ -35,7 +39,7 @@ def read_json(raw: bytes | msgspec.Raw, unreadable: str | None = None) -> Any:
 
 
 class BatchStatus(StrEnum):
-    """Status words of a batch, in lower case; a provider's own spelling is lowercased when it is read."""
+    """Status of a batch, in lower case. Providers' own spellings are lowercased on reading."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -48,12 +52,12 @@ class BatchStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if the batch cannot change any more."""
+        """True if the batch can no longer change."""
         return self in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED)
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
-    """The inner object of an error body."""
+    """The error object inside an error body."""
 
     message: str
     type: str = "invalid_request_error"
@@ -76,7 +80,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class UploadStatus(StrEnum):
-    """Status words of an upload in parts; only a pending upload can change."""
+    """Status of an upload in parts. Only a pending upload can change."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -85,7 +89,7 @@ class UploadStatus(StrEnum):
 
 
 class Upload(msgspec.Struct, frozen=True):
-    """An upload in parts; `bytes` is the announced size, `file` the result once it is completed."""
+    """An upload in parts. `bytes` is the announced size; `file` is the resulting file after completion."""
 
     id: str
     bytes: int
@@ -108,7 +112,7 @@ class UploadPart(msgspec.Struct, frozen=True):
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """An entry of `batch.errors.data`; `line` counts from 1."""
+    """An entry of `batch.errors.data`. `line` counts from 1."""
 
     code: str
     message: str
@@ -144,7 +148,7 @@ class OutputTokensDetails(msgspec.Struct, frozen=True):
 
 
 class BatchUsage(msgspec.Struct, frozen=True):
-    """`batch.usage`: the sum of the successful rows, in Responses names for every endpoint."""
+    """`batch.usage`: token sums of the successful rows, with the Responses API's names for every endpoint."""
 
     input_tokens: int = 0
     input_tokens_details: InputTokensDetails = InputTokensDetails()
@@ -154,7 +158,7 @@ class BatchUsage(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch object; times are whole seconds since 1970, and every key is always present."""
+    """A batch object. Times are whole seconds since 1970, and every key is always present."""
 
     id: str
     object: str = "batch"
@@ -181,13 +185,13 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-"""A count that fits into a database's 32-bit integer."""
+"""A count that fits a database's 32-bit integer."""
 
 
 class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Details of a result from our server: an extension of the result line, sent if the batch asks for it.
+    """Details of a result from our server, an extension of the result line that a batch can request.
 
-    `uncertain` counts sends of the row without an answer, which the upstream may bill. `window_full`: prompt and
+    `uncertain` counts the row's unanswered sends, which the upstream may bill. `window_full` is true if prompt and
     answer fill the upstream's stated context window, whatever the finish reason says.
     """
 
@@ -200,7 +204,7 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ResultResponse(msgspec.Struct, frozen=True):
-    """`response` of a result line."""
+    """The field `response` of a result line."""
 
     status_code: int = 0
     request_id: str | None = None

@@ -17,10 +17,11 @@ from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
 
 _HEAD = struct.Struct("<HH")
 _BEGINS = (0x0009, 0x0209, 0x0409)
-"""Records that start a sheet or a workbook."""
+"""Numbers of the records that start a sheet or a workbook."""
 _SINCE_3 = 0x0200
-"""Lowest record number of Excel 3 and later. Older records have one more byte before a cell's content, and shorter
-length fields for texts.
+"""Lowest record number of Excel 3 and later.
+
+Older records have an extra byte before a cell's content and shorter length fields for texts.
 """
 _WORKBOOK, _LOCK, _CODE_PAGE, _FROM_1904, _SHEET_NAME = 0x0100, 0x002F, 0x0042, 0x0022, 0x008F
 _FORMATS, _LOOKS = (0x001E, 0x041E), (0x0043, 0x0243, 0x0443)
@@ -33,7 +34,7 @@ _FIRST, _FIRST_MAC = (
     datetime.datetime.combine(datetime.date(*day), datetime.time()) for day in ((1899, 12, 31), (1904, 1, 1))
 )
 _LEAP, _DAYS = 60, 2_958_466
-"""The day number from which Excel's numbers are one too high, and the number of days in its calendar."""
+"""Day number from which Excel's day numbers are one too high, and the number of days in its calendar."""
 
 
 def is_old_stream(data: bytes) -> bool:
@@ -42,7 +43,10 @@ def is_old_stream(data: bytes) -> bool:
 
 
 def old_sheets(data: bytes, shown: Callable[[object], str]) -> list[OdsSheet]:
-    """Return all sheets. `shown` formats numbers, dates and durations. Raises ExtractionError, and struct's error."""
+    """Return all sheets. `shown` formats numbers, dates and durations.
+
+    Raises ExtractionError or struct.error.
+    """
     book = _Book(shown)
     at = 0
     while at + _HEAD.size <= len(data):
@@ -156,7 +160,10 @@ class _Book:
 
 
 def _rk(number: int) -> float:
-    """Return a 30-bit number: an integer or the leading bits of a float, either optionally in hundredths."""
+    """Return the value of an RK number.
+
+    Its upper 30 bits are an integer or the leading bits of a float, optionally in hundredths.
+    """
     if number & 2:
         value = float((number >> 2) - (1 << 30 if number & 0x8000_0000 else 0))
     else:

@@ -1,4 +1,4 @@
-"""Libraries that are installed only on request."""
+"""Imports of libraries that only an extra installs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from orchestrator.documents.types import unsupported
 
 
 def require(module: str, what: str, extra: str) -> Any:
-    """Return the module. If it is missing, raises ExtractionError (unsupported) with the line that installs it."""
+    """Import and return an optional module.
+
+    Raises ExtractionError (unsupported), with the install command, if the module is missing.
+    """
     try:
         return importlib.import_module(module)
     except ImportError:

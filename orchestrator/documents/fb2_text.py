@@ -1,4 +1,4 @@
-"""The chapters of a FictionBook, in the same form as Word documents."""
+"""Text of a FictionBook's chapters, in the same form as Word documents."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ _loaded: dict[str, Extract] = {}
 class DocumentFile(NamedTuple):
     """A file and how to read it as one document.
 
-    `path` is for the system; `relative` and `key` name the document; `kind` and `packing` come from `kinds.Kind`.
-    The file must be inside the folder `within`, if set. `plugin` reads the file, if set.
+    `path` opens the file; `relative` and `key` name the document. `kind` and `packing` come from `kinds.Kind`. If
+    `within` is set, the file must be inside that folder. If `plugin` is set, the plug-in reads the file.
     """
 
     path: str
@@ -65,7 +65,7 @@ class DocumentFile(NamedTuple):
 
     @property
     def may_be_plain(self) -> bool:
-        """True if the file's name allows plain UTF-8 text."""
+        """True if the file may be plain UTF-8 text: no set encoding, no packing, and a text or unknown kind."""
         return self.encoding is None and self.kind in ("text", UNKNOWN) and not self.packing
 
 
@@ -151,7 +151,10 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
 
 
 def _extracted(file: DocumentFile, data: bytes, suffix: str, extract: Extract) -> tuple[str, dict[str, Any]]:
-    """Return text and fields by the file's ending, or else by its content. Raises ExtractionError."""
+    """Return text and fields, read by the file's ending or, if the ending is wrong, by its content.
+
+    Raises ExtractionError.
+    """
     try:
         return extract(data, file.encoding, file.max_bytes)
     except ExtractionError as error:

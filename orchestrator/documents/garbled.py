@@ -13,17 +13,19 @@ from itertools import pairwise
 from orchestrator.documents.languages import SMALL_WORDS, small_words
 
 MIN_CHARACTERS = 20
-"""Minimum characters of a text for a judgement."""
+"""Minimum number of non-space characters needed to judge a text."""
 MAX_BROKEN, MAX_BROKEN_OF_FEW = 0.1, 0.5
-"""Share of controls, replacements and private-use characters that a text may have; that of a shorter text."""
+"""Maximum share of control, replacement and private-use characters: in a text, and in a text shorter than
+`MIN_CHARACTERS`.
+"""
 MIN_LETTERS = 60
-"""Minimum characters for words to prove anything."""
+"""Minimum number of characters needed to judge a text by its letters and words."""
 MOST_JUDGED = 800
-"""Maximum characters to search for words."""
+"""Number of leading characters that are checked for letters and words."""
 _FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
-"""A text with fewer letters and more symbols than these shares has symbols in place of letters."""
+"""Maximum share of letters and minimum share of symbols in a text whose letters became symbols."""
 _FEW_WORDS, _MANY_WORDS = 0.05, 0.15
-"""Share of a language's small words in texts of another language, and in texts of this language."""
+"""Minimum share of small words in readable text, and in text decoded with the right shift."""
 _DIFFERENT = 3
 _GLYPHS = 29
 """Distance from a glyph number to its letter's code in most fonts without a mapping. The first glyphs map to control
@@ -31,16 +33,24 @@ characters, so spaces are lost.
 """
 _A_FEW_BROKEN, _SOME_BROKEN = 0.005, 0.02
 _LONG, _ONLY_WESTERN = 200, 0.95
-"""Minimum characters of a text in which words are expected, and minimum share of Western letters."""
+"""Minimum number of characters in a text that should contain words, and minimum share of Western letters."""
 _SCRIPTS, _MIXED = 3, 0.1
-"""Scripts in one word that no language mixes, and the share of such words. A script is a block of 256 codes."""
+"""Number of scripts that no language mixes in one word, and minimum share of such words in a garbled text.
+
+A script is a block of 256 codes.
+"""
 _SWAPPED = 0.5
 _MANY_SCRIPTS = ("\u0370", "\u1e00")
-"""Code range of small alphabets, from Greek on. East Asian scripts, which do mix, lie outside."""
+"""Range of codes that is checked for mixed scripts: small alphabets, from Greek on.
+
+East Asian scripts, which do mix, lie outside.
+"""
 _NUMBERED = 16
-"""If this many different characters come in code order, the font numbers its letters."""
+"""Number of distinct characters in code order that shows that the font numbers its letters."""
 _PROSE, _SOME_PROSE, _NO_PROSE = 0.45, 0.25, 0.3
-"""Share of the most frequent letters: in a European language, in a text full of figures, and without language."""
+"""Share of the most frequent letters: minimum in prose, minimum in a text full of figures, maximum in a garbled
+text.
+"""
 _FREQUENT = "aeinorst"
 _LETTERS_OF_GLYPHS = str.maketrans({code: code + _GLYPHS for code in range(3, 0x7F - _GLYPHS)})
 _BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd\ue000-\uf8ff]")
@@ -52,7 +62,7 @@ _SHIFTS = {
     if shift
 }
 _FREQUENT_AT = {shift: [ord(one) - shift for one in _FREQUENT + _FREQUENT.upper()] for shift in _SHIFTS}
-"""Codes that stand for the most frequent letters, by shift."""
+"""Codes of the most frequent letters in a shifted text, by shift."""
 _CODES = 1 + max(map(max, _FREQUENT_AT.values()))
 _SMALL_WORDS = frozenset(map(str.encode, SMALL_WORDS))
 
@@ -75,10 +85,9 @@ def is_garbled(text: str) -> bool:
 
 
 def is_wordless(text: str) -> bool:
-    """Return True if a text has many Western letters but no small words, as if a font of another script used its own
-    codes.
+    """Return True if a text has many Western letters but no small words.
 
-    Lists of names and codes have no small words either.
+    A font of another script with its own codes yields this. Lists of names and codes have no small words either.
     """
     letters = list(filter(str.isalpha, text))
     western = sum(letter < "\u0250" for letter in letters)
@@ -109,10 +118,10 @@ def _are_glyphs(solid: str) -> bool:
 
 
 def _are_numbered(text: str) -> bool:
-    """Return True if each new character has the code after the previous new one: the font numbers its letters by
-    first use.
+    """Return True if the font numbers its letters by first use.
 
-    In a table of characters, all of them follow each other directly. Such a table does not count.
+    Each new character then has the code after the previous new character. A table of characters, which all follow
+    each other directly, does not count.
     """
     solid = "".join(text.split())
     new = list(dict.fromkeys(solid))[:_NUMBERED]

@@ -42,7 +42,7 @@ class Globs:
         self.start: State = self._closed((i, 0) for i in range(len(self._patterns)))
 
     def descend(self, state: State, name: str) -> State:
-        """Return the state below the folder `name`. If it is empty, nothing there can match."""
+        """Return the state below the folder `name`. If the state is empty, nothing in the folder can match."""
         steps = []
         for i, at in state:
             part = self._patterns[i][at]
@@ -54,7 +54,7 @@ class Globs:
         return self._closed(steps)
 
     def accepts(self, state: State, name: str) -> bool:
-        """Return True if a whole pattern matches `name` in the folder of `state`."""
+        """Return True if `name`, in the folder of `state`, matches a whole pattern."""
         for i, at in state:
             parts = self._patterns[i]
             if at == len(parts) - 1 and parts[at].match(name):
@@ -62,7 +62,7 @@ class Globs:
         return False
 
     def names(self, state: State, name: str) -> bool:
-        """Return True if a pattern names the folder `name` here without a wildcard."""
+        """Return True if the next component of a pattern is exactly `name`, without a wildcard."""
         return any(self._patterns[i][at].literal == name for i, at in state)
 
     def match(self, relative: str) -> bool:
@@ -73,7 +73,7 @@ class Globs:
         return self.accepts(state, name)
 
     def _closed(self, steps: Iterable[tuple[int, int]]) -> State:
-        """Add the steps that skip `**`, which may stand for no folder."""
+        """Add the steps past each `**`, because `**` may match no folder."""
         closed = set()
         for i, at in steps:
             closed.add((i, at))

@@ -1,8 +1,8 @@
-"""Simplifies pages whose deep nesting or many open formatting elements would make parsing time grow quadratically.
+"""Removes deep nesting and excess formatting elements, which would make parsing time quadratic.
 
-By HTML's rules, a parser searches all open elements at most tags, and reopens every open formatting element (`<b>`)
-in each paragraph. Browsers stop nesting at a depth of 512. Here, deeper tags are removed before the page is parsed.
-The text stays the same, and pages that people write are unchanged.
+For most tags, an HTML parser searches all open elements. In each paragraph, it reopens every open formatting element
+(`<b>`). Browsers stop nesting at a depth of 512. Here, deeper tags are removed before the page is parsed. The text
+stays the same, and pages written by people are unchanged.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ _TAG = re.compile(
 
 
 def tamed(page: str) -> str:
-    """Return the page without tags that are nested too deep."""
+    """Return the page without tags beyond `MAX_DEPTH`, and without formatting tags beyond `MAX_FORMATTING`.
+
+    A tag longer than `MAX_TAG` loses its attributes.
+    """
     if page.count("<") <= MAX_DEPTH and len(page) <= MAX_TAG:
         return page
     return _Tamer(page).tamed()
 
 
 class _Tamer:
-    """Tracks open elements roughly as a parser does. Where the two differ, a few more tags are removed."""
+    """Tracks open elements roughly as a parser does. Where it differs from a parser, it removes a few more tags."""
 
     def __init__(self, page: str) -> None:
         self._page = page
@@ -65,7 +68,7 @@ class _Tamer:
         return "".join([*self._kept, page[self._copied :]]) if self._kept else page
 
     def _tag(self, found: re.Match[str], name: str, *, is_end: bool) -> int:
-        """Process a tag and return where to search for the next tag; negative after the last tag."""
+        """Process a tag. Return the offset from which to search for the next tag; -1 if none can follow."""
         begin, end = found.span()
         if name in _RAW and not is_end:
             raw_end = re.compile(rf"</{name}[\s/>]", re.IGNORECASE).search(self._page, end)

@@ -1,4 +1,7 @@
-"""The visible text of an HTML page, one line per block; the hidden text if a page without scripts shows nothing."""
+"""Visible text of an HTML page, one line per block.
+
+A page that shows nothing without scripts yields its hidden text.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from orchestrator.documents.types import ExtractionError
 _NEVER_TEXT = frozenset(
     "script style template svg iframe canvas head title annotation annotation-xml _comment -comment".split()
 )
-"""Elements that no browser shows as text. The text in an `<object>` is shown if the object cannot be."""
+"""Elements that no browser shows as text.
+
+`<object>` is not included: browsers show its text if they cannot show the object.
+"""
 _DROPPED = _NEVER_TEXT | frozenset("nav noscript button select".split())
 _HEADINGS = frozenset("h1 h2 h3 h4 h5 h6 dt summary legend th".split())
 _LINES = frozenset(
@@ -32,16 +38,21 @@ _DECLARED = re.compile(
 _HEAD_BYTES = 64 * 1024
 """Bytes to search for a page's encoding declaration. Browsers stop after 1,024 bytes from the network."""
 _ALWAYS, _FEW = 3, 1000
-"""Damaged characters allowed in the declared encoding: `_ALWAYS`, or one in `_FEW` of a long page."""
+"""Damaged characters allowed in the declared encoding: `_ALWAYS`, or one in `_FEW` if that is more."""
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden|mso-hide\s*:\s*all)\b", re.IGNORECASE)
 _MAY_HIDE = ("hidden", "none", "mso-hide")
-"""Every page with hidden text has one of these words. On other pages no element is tested, which saves a tenth."""
+"""Words of which every page with hidden text has at least one.
+
+On other pages no element is tested, which saves a tenth of the time.
+"""
 _SHAPES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
-"""Numbering by a list's `type` attribute."""
+"""Number format for each value of a list's `type` attribute."""
 _TWO_PARTS = {"msup": "sup", "msub": "sub", "mfrac": "denominator"}
-"""Meaning of the second child of a formula's element."""
+"""MathML elements with two children, and the role of the second child."""
 _FORMULA = re.compile(r"\b(?:math|tex|latex)\b", re.IGNORECASE)
-"""Class of pictures of formulas, such as Wikipedia's `mwe-math-fallback-image-inline`. Their `alt` is the formula."""
+"""Matches the class of a formula's picture, such as Wikipedia's `mwe-math-fallback-image-inline`. Its `alt` is the
+formula.
+"""
 _SPACE = re.compile(r"[ \t\n\r\f]+")  # not \s: a no-break space is content
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -97,7 +108,7 @@ class _Lines:
         self.numbers: list[int | None] = []
         """Number of the latest item in each open list; None for lists without numbers."""
         self.shapes: list[str] = []
-        """Numbering of each open list."""
+        """Number format of each open list."""
         self.scripts: list[int] = []
         """Index into `inline` at which each open superscript or subscript starts."""
 
@@ -167,7 +178,11 @@ def _whole(value: str | None, otherwise: int) -> int:
 
 
 def block_text(root: LexborNode, dropped: frozenset[str] = _DROPPED, *, shows_hidden: bool = False) -> str:
-    """Return the text. The walk uses an explicit stack because pages nest deeper than Python's recursion limit."""
+    """Return the text below `root`, without the `dropped` elements and, unless `shows_hidden`, without hidden
+    elements.
+
+    The walk uses an explicit stack, because pages nest deeper than Python's recursion limit.
+    """
     lines = _Lines()
     stack: list[LexborNode | str] = [root]
     while stack:
@@ -203,7 +218,7 @@ def _is_hidden(node: LexborNode) -> bool:
 
 
 def _is_content(button: LexborNode) -> bool:
-    """Return True for a button that is a heading of folded text, or that lacks its end tag and swallowed content."""
+    """Return True for a button that heads folded text, or that swallowed content because its end tag is missing."""
     above = button.parent
     while above is not None and above.tag == "span":
         above = above.parent

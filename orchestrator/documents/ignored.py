@@ -31,9 +31,10 @@ IN_PART = "in_part"
 
 
 class NotRead(NamedTuple):
-    """A file or other entry that was not read: its key as for a document, and a code for the reason.
+    """A file or other entry that was not read, or was read only in part.
 
-    `notes` describe what a partly read document lost.
+    `key` is formed as for a document; `why` is the code of the reason. `notes` describe what a partly read document
+    lost.
     """
 
     key: str
@@ -42,11 +43,13 @@ class NotRead(NamedTuple):
 
 
 class Ignored:
-    """Counts of a source's contents. Non-documents are counted by ending (files) or by reason (other entries),
-    documents as `read`, as read only `in_part`, or as unreadable by code.
+    """Counts of a source's contents.
 
-    `kinds` are lower-case endings, "" for none. `names` are the first links and special files, as document keys.
-    `listed` has everything that was not read if `lists` is set.
+    Documents are counted as `read`, as read only `in_part`, or as unreadable by code. Files that are not documents
+    are counted by ending, other entries by reason.
+
+    `kinds` are lower-case endings, "" for none. `names` are the first links and special files, as document keys. If
+    `lists` is set, `listed` has everything that was not read in full.
     """
 
     def __init__(self, *, lists: bool = False) -> None:
@@ -70,7 +73,10 @@ class Ignored:
             self.names.append(key)
 
     def document(self, key: str, problem: str | None, notes: str | None = "") -> None:
-        """Count a document. `problem` is the code of an unreadable one; `notes` name what a readable one lost."""
+        """Count a document.
+
+        `problem` is the code of an unreadable document. `notes` name what a readable document lost.
+        """
         if problem is not None:
             self.unreadable[problem] += 1
             self._list(key, problem)
@@ -85,7 +91,7 @@ class Ignored:
             self.listed.append(NotRead(key, why, notes))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form, documented in docs/reference/json.md."""
+        """Return the counts in the stable JSON form documented in docs/reference/json.md."""
         return {
             "read": self.read,
             "in_part": self.in_part,
@@ -105,7 +111,7 @@ def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def told(found: Mapping[str, Any] | None) -> str:
-    """Describe the JSON form in a sentence; empty if everything was read."""
+    """Return a sentence that describes the JSON form of the counts; empty if everything was read."""
     if found is None or not (parts := list(_parts(found))):
         return ""
     # Jobs built by older versions have no counts of read documents.
@@ -188,10 +194,10 @@ _SECRET_NAMES = frozenset("id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk 
 
 
 def never_document(name: str) -> IgnoredReason | None:
-    """Return why a file of this name is never a document, even if a pattern chooses it; None if it may be one.
+    """Return the reason why a file of this name is never a document; None if it may be a document.
 
-    Lock files are called `~$a.docx` (Word) and `.~lock.a.odt#` (LibreOffice). On foreign file systems, macOS keeps
-    extra data about `a.txt` in `._a.txt`.
+    The reason holds even if a pattern chooses the file. Lock files are called `~$a.docx` (Word) and `.~lock.a.odt#`
+    (LibreOffice). On foreign file systems, macOS keeps extra data about `a.txt` in `._a.txt`.
     """
     if name.startswith("~$") or (name.startswith(".~lock.") and name.endswith("#")):
         return IgnoredReason.LOCK

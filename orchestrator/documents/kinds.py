@@ -19,7 +19,7 @@ class Holds(StrEnum):
 
 
 UNKNOWN = "unknown"
-"""A kind that only a user's pattern chooses. The file is read if it is text."""
+"""Kind of a file that only a user's pattern chooses. The file is read if it is text."""
 SHEETS = "sheets"
 PLUGIN = "plugin"
 FILES = {
@@ -41,7 +41,9 @@ FILES = {
     **dict.fromkeys((".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".ods", ".ots", ".fods"), SHEETS),
 }
 CHOSEN = {".ipynb": "ipynb", ".svg": "svg", ".xml": "xml", ".ics": "folded", ".vcf": "folded"}
-"""Kinds that are read only if the user's pattern or path names them: folders may have settings in these formats."""
+"""Kinds that are read only if the user's pattern or path names them, because folders may hold settings in these
+formats.
+"""
 CONVERTED = "converted"
 LEGACY = {
     **dict.fromkeys((".doc", ".dot", ".pages", ".wpd", ".wps", ".hwp", ".lwp", ".abw"), ("docx", "docx")),
@@ -52,7 +54,7 @@ LEGACY = {
 }
 """Formats that LibreOffice converts, with the target's kind and ending."""
 JSON = "json"
-"""A list of rows. Without a text column, the file is read as text."""
+"""Kind of a JSON file that is a list of rows. Without a text column, the file is read as text."""
 IMAGE = "image"
 IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".heic", ".heif"), IMAGE)
 """Endings of pictures. Pictures are read if a source renders pages."""
@@ -79,7 +81,10 @@ SUFFIXES = (*FILES, *TABLES, *CONTAINERS, *_SHORT)
 
 
 class Kind(NamedTuple):
-    """How a file is read. `packing` is a value of PACKINGS, or empty. `plugin`, if set, reads the file."""
+    """Kind of a file, which decides how the file is read.
+
+    `packing` is a value of PACKINGS, or empty. If `plugin` is set, the plug-in reads the file.
+    """
 
     name: str
     holds: Holds
@@ -96,7 +101,7 @@ OUTLOOK_DATA = Kind("tnef", Holds.PARTS)
 
 
 def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
-    """Return a file's kind by its name. `as_rows`: spreadsheets and JSON are tables, too.
+    """Return a file's kind by its name. With `as_rows`, spreadsheets and JSON files are tables.
 
     A plug-in for an ending replaces orch's own reader.
     """
@@ -129,12 +134,12 @@ def _own_kind(ending: str, packing: str, as_rows: bool) -> Kind:
 
 
 def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool, converts: bool) -> bool:
-    """Return True if a file is read without a pattern that chooses it."""
+    """Return True if a file is read even if no pattern chooses it."""
     return is_read_unasked(kind_of(name, plugins, as_rows=False), pictures=pictures, converts=converts)
 
 
 def is_read_unasked(kind: Kind, *, pictures: bool, converts: bool) -> bool:
-    """Return True if files of a kind are read without a pattern that chooses them."""
+    """Return True if files of a kind are read even if no pattern chooses them."""
     return kind.name not in _ASKED_FOR and (pictures or kind.name != IMAGE) and (converts or kind.name != CONVERTED)
 
 

@@ -104,7 +104,10 @@ SMALL_WORDS = frozenset(word for language in ALPHABETIC for word in language.wor
 
 
 class Script(NamedTuple):
-    """A language without spaces or with endings. At least `share` of its characters are `frequent` characters."""
+    """A language judged by its characters, because its words have no spaces between them or take endings.
+
+    At least `share` of a text's characters are `frequent` characters.
+    """
 
     encodings: tuple[str, ...]  # other encodings map the same bytes to the same kana, but to wrong ideographs
     allowed: re.Pattern[str]
@@ -129,7 +132,7 @@ ENCODINGS = tuple(dict.fromkeys(name for kind in (*ALPHABETIC, *SCRIPTS) for nam
 
 
 class Reading(NamedTuple):
-    """A possible text of the bytes in some language, with its number of oddities."""
+    """A possible decoding of the bytes: a text in some language, with its number of oddities."""
 
     encoding: str
     text: str
@@ -137,7 +140,7 @@ class Reading(NamedTuple):
 
 
 def readings(data: bytes) -> list[Reading]:
-    """Return every text that `data` can be in some language, usually none or one."""
+    """Return every decoding of `data` that is text in some language; usually none or one."""
     found: dict[str, Reading] = {}
     for encoding in ENCODINGS:
         try:
@@ -150,7 +153,11 @@ def readings(data: bytes) -> list[Reading]:
 
 
 def small_words(text: str) -> float:
-    """Return the highest share of words that are small words of one language; three of them must differ."""
+    """Return the highest share of words that are small words of one language.
+
+    A language counts only with at least three different small words, and four in all. Returns 0 if no language
+    counts.
+    """
     words = Counter(word.lower() for word in _WORD.findall(text))
     shares = [0.0]
     small = SMALL_WORDS.intersection(words)

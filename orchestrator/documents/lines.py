@@ -37,10 +37,10 @@ class Blanks(NamedTuple):
 def read_all(
     open_it: Callable[[str, str | None], tuple[int, os.stat_result]], path: str, within: str | None, limit: int
 ) -> bytes:
-    """Return a file's bytes as of one moment; `open_it` opens the file.
+    """Return the bytes of a file that did not change while it was read. `open_it` opens the file.
 
-    Raises OSError; ExtractionError (too_large, after reading at most `limit` + 1 bytes; changing; and as
-    `open_file`).
+    Raises OSError. Raises ExtractionError: too_large (after reading at most `limit` + 1 bytes), changing, or any
+    error of `open_file`.
     """
     for _ in range(TRIES):
         fd, before = open_it(path, within)
@@ -83,9 +83,9 @@ def text_too_large(limit: int) -> ExtractionError:
 
 
 def chunks(path: str, within: str | None = None) -> Iterator[bytes]:
-    """Yield the file as of its opening, in pieces of 1 MiB; later additions are ignored.
+    """Yield a file in pieces of 1 MiB. Bytes appended after the opening are ignored.
 
-    Raises OSError, ExtractionError.
+    Raises OSError or ExtractionError.
     """
     fd, status = open_file(path, within)
     left = status.st_size or sys.maxsize  # some file systems do not report sizes
@@ -100,8 +100,8 @@ def chunks(path: str, within: str | None = None) -> Iterator[bytes]:
 def utf8_chunks(pieces: Iterator[bytes], encoding: str | None, *, checked: bool) -> Iterator[bytes]:
     """Yield a file's pieces as UTF-8 without byte order mark.
 
-    With `checked`, the pieces are verified and other encodings are detected. Without, bytes without a mark pass
-    unchanged. Raises OSError; ExtractionError (encoding).
+    With `checked`, the pieces are verified and other encodings are detected. With neither `checked` nor `encoding`,
+    pieces without a mark pass unchanged. Raises OSError; ExtractionError (encoding).
     """
     first = next(pieces, b"")
     name = bom_of(first) or (wide_without_bom(first) if checked else None) or "utf-8"
@@ -132,8 +132,10 @@ def _transcoded(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
-    """Pass UTF-8 on. At the first invalid byte, switch to the encoding that is set or, if all earlier bytes were
-    ASCII, to the encoding that fits.
+    """Yield UTF-8 pieces unchanged. At the first invalid byte, switch to `encoding`.
+
+    Without `encoding`, switch to the encoding that fits if all earlier bytes were ASCII; otherwise raise
+    ExtractionError.
     """
     held, ascii_so_far = b"", True
     for piece in pieces:
@@ -183,8 +185,9 @@ def _not_utf8(
 
 
 def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong | Blanks]:
-    """Yield lines without their `\\n`. A line of more than `limit` bytes becomes a TooLong, a long run of empty
-    lines a Blanks.
+    """Yield lines without their `\\n`.
+
+    A line of more than `limit` bytes becomes a TooLong. A long run of empty lines becomes a Blanks.
     """
     held: list[bytes] = []
     size = quotes = 0  # of the line in `held`; the bytes of an overlong line are dropped

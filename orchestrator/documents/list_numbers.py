@@ -1,4 +1,6 @@
-"""Numbers and bullets of list items. They are not in a document's text, so they are counted as office programs do."""
+"""Numbers and bullets of list items, counted as office programs count them. A document's text does not contain
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ _ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "x
 
 
 class Level(NamedTuple):
-    """Format of a list's level. `shape` is a number format in Word's terms; `pattern` has %1 to %9 for the levels'
-    numbers.
+    """Format of a list's level.
+
+    `shape` is one of Word's number formats. `pattern` has %1 to %9 for the levels' numbers.
     """
 
     shape: str
@@ -23,14 +26,17 @@ class Level(NamedTuple):
 
 
 class Lists:
-    """All lists of a document. A mark ends with a space; each deeper level is indented by two more."""
+    """All lists of a document.
+
+    A mark ends with a space. Each level is indented by two more spaces than the level above.
+    """
 
     def __init__(self) -> None:
         self._levels: dict[tuple[str, int], Level] = {}
         self._counts: dict[str, list[int | None]] = {}
 
     def define(self, name: str, level: int, how: Level) -> None:
-        """Define the format of a level, from 0 on, of the list `name`."""
+        """Define the format of a level of the list `name`. Levels count from 0."""
         self._levels[name, level] = how
 
     def restart(self, counted_as: str, level: int, start: int) -> None:

@@ -93,10 +93,10 @@ def _mails(content: Content) -> Iterator[bytes | int]:
 
 
 def _begins_mail(line: bytes, after: object, *, is_blank: bool) -> bool:
-    """Return True for a separator line, which names a mail's sender and time. `is_blank`: the previous line is
-    blank.
+    """Return True for a separator line, which names a mail's sender and time.
 
-    Some programs do not escape text lines that start with `From `, and some put no blank line before a mail.
+    `is_blank` is true if the previous line is blank. Some programs do not escape text lines that start with `From `,
+    and some put no blank line before a mail.
     """
     if not line.startswith(b"From "):
         return False
@@ -110,7 +110,7 @@ def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mappi
 
 
 def _signed(read: Callable[[], bytes]) -> Message:
-    """Return the mail in a signed or encrypted section, detected by its headers or bytes."""
+    """Parse a mail in its sent form. A bare signature or encryption envelope (DER) becomes a section of that type."""
     data = read()
     if data[:1] == b"\x30" or (data[:2] == b"MI" and b":" not in data.partition(b"\n")[0]):  # DER, or DER in base64
         wrapped = Message()

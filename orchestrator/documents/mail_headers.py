@@ -54,7 +54,7 @@ def _decoded(name: str, raw: str) -> str:
 
 
 def _by_hand(raw: str) -> str:
-    """Decode adjacent words as one, because some programs split them within a character."""
+    """Decode adjacent encoded words together, because some programs split a character between two words."""
     try:
         found = decode_header(raw)
     except Exception:  # noqa: BLE001 (invalid base64 and other malformed words raise various errors)

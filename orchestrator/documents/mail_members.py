@@ -52,10 +52,10 @@ def message_fields(subject: str, sender: str, recipients: str, date: str) -> dic
 
 
 def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = False) -> bytes:
-    """Return the visible headers, a blank line, and the text. `has_more`: the mail has attachments or pictures.
+    """Return the visible headers, a blank line, and the text of a mail.
 
-    Raises ExtractionError for an encrypted text, and for a mail without text, unless it consists of its subject
-    only.
+    `has_more` means that the mail has attachments or pictures. Raises ExtractionError if the text is encrypted.
+    Raises ExtractionError if there is no text, unless the mail consists of its subject only.
     """
     texts = [text for text in map(str.strip, bodies) if text]
     if texts and texts[0].startswith(_PGP):

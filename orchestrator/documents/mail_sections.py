@@ -25,11 +25,11 @@ _BOUNDARY = re.compile(r"^--(?=\S)(.{1,200}?)[ \t]*\r?\nContent-", re.MULTILINE 
 
 
 class WideMail(Message):
-    """A mail or section of a file in UTF-16. It was converted to UTF-8, whatever its headers declare."""
+    """A mail or section from a UTF-16 file. It was converted to UTF-8, whatever its headers declare."""
 
 
 class Sections(Struct):
-    """Sections of a mail. `texts` form the mail's text; `lost` are unreadable texts with the reason."""
+    """Sections of a mail. `texts` form the mail's text; `lost` pairs each unreadable text with its error."""
 
     texts: list[Part] = field(default_factory=list)
     attached: list[Part] = field(default_factory=list)
@@ -102,7 +102,10 @@ def _is_text(part: Part, kind: str) -> bool:
 
 
 def _take_named_text(found: Sections) -> None:
-    """Use a named text as the mail's text if it has no other: some programs give even the main text a file name."""
+    """Use a named text as the mail's text if the mail has no other text.
+
+    Some programs give even the main text a file name.
+    """
     part = next((one for one in found.attached if type_of(one) in _SHOWN and not _is_attached(one)), None)
     if part is not None and not found.lost:
         found.attached.remove(part)
@@ -116,7 +119,7 @@ def _preferred_form(forms: list[Part]) -> Part:
 
 
 def _attached_to(forms: Iterator[Part]) -> Iterator[Part]:
-    """Yield files and invitations from the forms of a text that are not shown."""
+    """Yield the attachments and invitations in the unused alternatives of a text."""
     for form in forms:
         for part in form.walk():
             if not part.is_multipart() and (_is_attached(part) or type_of(part) == "text/calendar"):
@@ -124,7 +127,10 @@ def _attached_to(forms: Iterator[Part]) -> Iterator[Part]:
 
 
 def _recovered(part: Part) -> list[Part]:
-    """Return the sections of a mail that states a wrong boundary. The first line that looks like one is used."""
+    """Return the sections of a mail that declares a wrong boundary.
+
+    The first line that looks like a boundary is used.
+    """
     text = part.get_payload()
     if not isinstance(text, str) or (found := _BOUNDARY.search(text)) is None:
         return []
@@ -174,7 +180,10 @@ def payload(part: Part) -> bytes:
 
 
 def mail_in(part: Part) -> Part:
-    """Return the mail in a section. Some programs encode it in base64, which the parser takes for its text."""
+    """Return the mail in a section.
+
+    Some programs encode the mail in base64, which the parser mistakes for the mail's text.
+    """
     inner = inside(part)
     if not inner:
         return parsed(payload(part))

@@ -34,7 +34,9 @@ _BIG5_LOCALES = (0x0404, 0x0C04, 0x1404)
 
 
 class MapiProperties:
-    """Properties of a mail, recipient or attachment. If they have no code page of their own, the `mail`'s applies."""
+    """Properties of a mail, recipient or attachment. Without a code page of their own, the code page of `mail`
+    applies.
+    """
 
     def __init__(
         self, values: Mapping[tuple[int, int], Callable[[], bytes]], mail: MapiProperties | None = None
@@ -104,7 +106,7 @@ class MapiProperties:
 
 
 class Attachment(Struct, frozen=True):
-    """An attachment. `read` returns its bytes, or `mail` the attached mail; both are None for other objects."""
+    """An attachment. `read` returns its bytes; `mail` returns an attached mail. Both are None for other objects."""
 
     properties: MapiProperties
     read: Callable[[], bytes] | None

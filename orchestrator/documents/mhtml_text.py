@@ -1,4 +1,4 @@
-"""A page that a browser saved with its pictures (MHTML), read as the text of the page."""
+"""Text of a web page that a browser saved with its pictures (MHTML)."""
 
 from __future__ import annotations
 

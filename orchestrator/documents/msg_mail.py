@@ -20,7 +20,7 @@ _TABLE = "__properties_version1.0"
 _VALUE = re.compile(r"__substg1\.0_([0-9A-F]{4})([0-9A-F]{4})", re.IGNORECASE)
 _ATTACHMENT, _RECIPIENT = "__attach_version1.0", "__recip_version1.0"
 _ROOT_HEAD, _MAIL_HEAD, _HEAD = 32, 24, 8
-"""Bytes before the properties: of the file, of a mail inside a mail, and of any other storage."""
+"""Bytes before the properties in the file, in a mail inside a mail, and in any other storage."""
 _ENTRY = 16
 _STORAGE = 1
 
@@ -42,7 +42,7 @@ def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
 
 
 class _File:
-    """A compound file. `Any` is an entry of its directory."""
+    """A compound file. Parameters of type `Any` are entries of its directory."""
 
     def __init__(self, ole: Any) -> None:
         self._ole = ole
@@ -68,7 +68,10 @@ class _File:
         return Attachment(properties, None)
 
     def values(self, storage: Any, head: int = _HEAD) -> dict[tuple[int, int], Callable[[], bytes]]:
-        """Return functions that read a storage's properties. Fixed-width properties are in a table."""
+        """Return functions that read a storage's properties, by identifier and type.
+
+        Fixed-width properties are in a table.
+        """
         found: dict[tuple[int, int], Callable[[], bytes]] = {}
         for entry in storage.kids:
             if entry.name == _TABLE:

@@ -16,20 +16,25 @@ from orchestrator.documents.types import unreadable
 
 RESOLUTION = 150
 LONGEST_SIDE = 1754
-"""Resolution in dots per inch and longest side in pixels: A4. Larger pictures took longer and were read no better."""
+"""Longest side of a picture in pixels: A4 at `RESOLUTION` dots per inch. Larger pictures took longer and were read no
+better.
+"""
 SURE = 0.9
-"""Minimum certainty of a page's text. Correctly read pages have 0.98 and more. Unknown letters (Cyrillic, Greek) and
-pages on their sides give wrong text with 0.71 to 0.84.
+"""Minimum certainty of a page's text.
+
+Correctly read pages score 0.98 or more. Unknown letters (Cyrillic, Greek) and sideways pages give wrong text that
+scores 0.71 to 0.84.
 """
 FEW = 3
-"""Fewer uncertain pieces than this are a drawing or a stamp, not lost text."""
+"""An uncertain page with fewer pieces than this is a drawing or a stamp, not lost text."""
 DIRT = 0.5
-"""Pieces below this certainty on a well-read page are dropped."""
+"""Certainty below which a piece on a well-read page is dropped."""
 _LOWEST = 6
-"""Minimum height of letters in pixels."""
+"""Minimum length of a picture's shorter side in pixels. The engine fails on smaller pictures."""
 _SLIMMEST = 4
-"""Maximum ratio of a picture's long to its short side. The engine enlarges slimmer pictures until they take more
-memory than a page.
+"""Maximum ratio of a picture's long side to its short side.
+
+The engine enlarges slimmer pictures until they take more memory than a page.
 """
 _WIDE_GAP = 1.5
 """Minimum gap between cells, in line heights."""
@@ -104,8 +109,10 @@ def sure(pieces: list[Piece], page: int) -> list[Piece]:
 
 @cache
 def _engine() -> Any:
-    """Return the engine, one per worker process because its models load in half a second. It uses one thread because
-    each core has a worker.
+    """Return the engine of this worker process.
+
+    The engine is kept, because its models take half a second to load. It uses one thread, because each core has a
+    worker.
     """
     library = require("rapidocr", "scans by OCR", "ocr")
     return library.RapidOCR(
@@ -128,8 +135,9 @@ def _piece(box: Any, text: str, score: float) -> Piece:
 
 
 def in_order(pieces: list[Piece]) -> str:
-    """Return the pieces as lines of text from top to bottom. Of two columns, the left one comes first; pieces across
-    both columns separate bands.
+    """Return the pieces as lines of text from top to bottom.
+
+    Of two columns, the left column comes first. Pieces across both columns separate bands.
     """
     gutter = _gutter(pieces)
     if gutter is None:

@@ -28,7 +28,7 @@ _BETWEEN = {"mtr": ", ", "mtable": "; "}
 
 
 class EmbeddedObject(Struct, frozen=True):
-    """An object's text: the lines of a chart, or a `formula` for a line of the document."""
+    """Text of an embedded object: the `lines` of a chart, or a `formula` that belongs in a line of the document."""
 
     lines: tuple[str, ...] = ()
     formula: str = ""

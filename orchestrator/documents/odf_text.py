@@ -16,7 +16,7 @@ from orchestrator.documents.word_fields import SYMBOLS
 _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
 _MASTER_TEXTS = frozenset("header footer header-left footer-left header-first footer-first".split())
-"""Master parts that pages show. All other parts are placeholders (`Click to edit Master title style`)."""
+"""Parts of a master page that pages show. All other parts are placeholders (`Click to edit Master title style`)."""
 _MASTERS = ("master-page", "handout-master")
 _STYLE = "style:1.0}"
 _PRESENTATION = "urn:oasis:names:tc:opendocument:xmlns:presentation:1.0}"
@@ -26,9 +26,9 @@ _SKIPPED = frozenset(
 )
 _BOXES = {int(code, 16): sign for code, sign in SYMBOLS.items()}
 _DESCRIPTION = ("svg-compatible:1.0}title", "svg-compatible:1.0}desc")
-"""Alternative texts of pictures. No format's document text includes them."""
+"""Elements with a picture's alternative text, which orch leaves out of the text of every format."""
 _SAME_FORMULA = "http://www.w3.org/1998/Math/MathML}annotation"
-"""A formula repeated in a language other than MathML."""
+"""Element that repeats a formula in a language other than MathML."""
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
@@ -270,7 +270,10 @@ class _Text:
 
 
 def _name(tag: str) -> str:
-    """Return an element's local name; empty for a field that only shows a header or footer and has the same name."""
+    """Return an element's local name.
+
+    Empty for a field that only shows a header or footer, because it shares the name of the element with the text.
+    """
     name = tag.rpartition("}")[2]
     return name if name not in _MASTER_TEXTS or tag.endswith(_STYLE + name) else ""
 

@@ -49,7 +49,10 @@ class Losses(Counter[str]):
     """Counts of contents that a document's text lacks, by kind: `picture`, `chart as a picture only`."""
 
     def notes(self, *first: str) -> dict[str, str]:
-        """Return the losses as a template field: `2 pictures, 1 embedded file`. Empty if nothing was lost."""
+        """Return the losses as a template field: `2 pictures, 1 embedded file`.
+
+        The notes in `first` come before the losses. Empty if there are neither notes nor losses.
+        """
         counted = [
             f"{number:,} {what if number == 1 else _MANY[what]}" for what, number in self.items() if number > 0
         ]
@@ -71,7 +74,7 @@ _MANY = {
 
 
 def check_container(data: bytes, old: str) -> None:
-    """Raise ExtractionError for a locked document, or for an old binary one (`old` describes it)."""
+    """Raise ExtractionError if the document is locked or in an old binary format. `old` describes that format."""
     if is_locked(data):
         raise encrypted()
     if data.startswith(OLE):
@@ -84,7 +87,10 @@ def is_locked(data: bytes) -> bool:
 
 
 def unlocked(data: bytes, *passwords: str) -> bytes:
-    """Return a locked document decrypted with one of `passwords`. Raises ExtractionError if none fits."""
+    """Return a locked document decrypted with one of `passwords`.
+
+    Raises ExtractionError if no password fits or the extra `office` is missing.
+    """
     with suppress(ImportError):
         library = importlib.import_module("msoffcrypto")  # in the extra `office`
         old: Any = importlib.import_module("msoffcrypto.format.xls97")

@@ -35,8 +35,10 @@ class Relation(NamedTuple):
 
 
 class Package:
-    """An office document's package. Every method may raise ExtractionError, for example if the file is locked or is
-    not a package. Damage raises the errors of `zipfile` and `expat`.
+    """An office document's package.
+
+    Every method may raise ExtractionError, for example if the package is locked or too large. Damage raises the
+    errors of `zipfile` and `expat`.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -107,7 +109,7 @@ class Package:
         parse(self.pieces(part), start, end, characters)
 
     def check_unread(self) -> None:
-        """Unpack unread parts, the largest first, until those left cannot exceed the limit even together."""
+        """Unpack unread parts, largest first, until the remaining parts together cannot exceed the limit."""
         unread = sorted(
             (entry for entry in self._entries if entry not in self._read), key=lambda one: one.compress_size
         )

@@ -24,11 +24,11 @@ _BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that start a sheet
 _END, _SHEET, _DIMENSIONS, _LOCK = 0x000A, 0x0085, 0x0200, 0x002F
 _CONTINUE, _NOTHING, _MOST_SIZE = 0x003C, 0x089C, 0xFFFF
 _LONG_TEXT = re.compile(rb"\x07\x02[\x18-\x20]\x20..[\x00\x01]", re.DOTALL)
-"""Record of a formula's text that has a record's maximum length."""
+"""Matches the record of a formula's text that has the maximum length of a record."""
 _ERROR = re.compile(
     rb"\x06[\0\2\4]..(.{6})\x02.([%s]).{3}\xff\xff" % b"".join(map(re.escape, map(bytes, zip(ERRORS)))), re.DOTALL
 )
-"""A formula with an error as its result: position and format of the cell, then the error."""
+"""Matches a formula whose result is an error. Its groups are the cell's position and format, and the error."""
 _LABEL = 0x0204
 _FORMAT = 0x041E
 _EXCEL_5 = b"\0\5"
@@ -40,7 +40,7 @@ _AS_BYTES = {
 }
 """Characters of windows-1252 that differ from Latin-1, with their bytes."""
 _LOOK = 500
-"""First records of a sheet that may state its size."""
+"""Number of a sheet's leading records to search for its size."""
 _CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
 _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
 """Records of rows and cells that have formats but no content."""
@@ -111,8 +111,9 @@ def _without_others(data: bytes, name: str) -> bytes:
 
 
 def _move_empty(stream: bytearray) -> bool:
-    """Replace empty continuations, at which the library fails, by one meaningless record behind the others. Returns
-    True if any was replaced.
+    """Remove empty continuation records, at which the library fails. Return True if any was removed.
+
+    A meaningless record after the other continuations fills the freed space.
     """
     found = False
     for is_more, group in groupby(_records(stream[:], 0), lambda record: record[0] == _CONTINUE):
@@ -127,10 +128,10 @@ def _move_empty(stream: bytearray) -> bool:
 
 
 def _join_texts(stream: bytearray) -> bool:
-    """Join each text that continues in further records, because the library reads only the first. Returns True if
-    any was joined.
+    """Join each text that continues in further records. Return True if any was joined.
 
-    A meaningless record fills the freed space, so that all other records keep their offsets.
+    The library reads only a text's first record. A meaningless record fills the freed space, so that all other
+    records keep their offsets.
     """
     found = False
     for start in [match.start() for match in _LONG_TEXT.finditer(stream)]:
@@ -151,9 +152,9 @@ def _join_texts(stream: bytearray) -> bool:
 
 
 def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
-    """Replace formulas with an error by texts, which are never longer. Returns True if any was replaced.
+    """Replace formulas whose result is an error by texts, which are never longer. Return True if any was replaced.
 
-    `is_wide`: texts state the width of their characters, as in Excel 97 and later.
+    With `is_wide`, texts state the width of their characters, as in Excel 97 and later.
     """
     found = list(_ERROR.finditer(bytes(stream)))
     for one in found:
@@ -166,10 +167,10 @@ def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
 
 
 def _write_formats(stream: bytearray) -> bool:
-    """Write number formats as in Excel 97 and later. The longer length field replaces the format's last character.
+    """Write number formats as in Excel 97 and later. Return True if any was changed.
 
-    The library reads all formats in this form. The characters before the last reveal date formats, unless the format
-    has only one.
+    The library reads all formats in this form. The longer length field replaces a format's last character. The
+    characters before the last reveal date formats, unless the format has only one.
     """
     found = [at for kind, at, size in _records(stream, 0) if kind == _FORMAT and size == stream[at + 2] + 3 > 4]
     for at in found:

@@ -27,12 +27,14 @@ _SHOWN = {"To": 0x0E04, "Cc": 0x0E03, "Bcc": 0x0E02}
 
 
 def winmail_parts(content: Content, known: str) -> Iterator[Member]:
-    """Yield a winmail.dat's attachments, and its text unless that is `known`. Raises ExtractionError."""
+    """Yield a winmail.dat's attachments, and its text unless `known` contains that text. Raises ExtractionError."""
     yield from members(outlook_mail(content.whole()), MAX_TEXT, known)
 
 
 def members(mail: MapiMail, limit: int, known: str = "") -> Iterator[Member]:
-    """Yield the mail's attachments, and its text unless that is `known`. Texts have at most `limit` bytes."""
+    """Yield the mail's attachments, and its text unless `known` contains that text. Texts have at most `limit`
+    bytes.
+    """
     headers = _headers(mail)
     shown = ("To", "Cc", "Bcc")
     fields = message_fields(
@@ -89,7 +91,10 @@ def _sender(properties: MapiProperties) -> str:
 
 
 def _address(properties: MapiProperties, idents: Sequence[int]) -> str:
-    """Return the internet address. An Exchange address (`/o=…`) means nothing outside its organisation."""
+    """Return the first internet address, or "".
+
+    An Exchange address (`/o=…`) means nothing outside its organisation.
+    """
     return next((one for one in map(properties.text, idents) if "@" in one and not one.startswith("/")), "")
 
 

@@ -17,7 +17,9 @@ _HEAD = struct.Struct("<II4sI")
 
 
 def unpacked(data: bytes, limit: int) -> bytes:
-    """Return the RTF; a truncated text is incomplete. Raises ExtractionError (too_large, unreadable)."""
+    """Return the unpacked RTF, which is incomplete if `data` is truncated. Raises ExtractionError (too_large,
+    unreadable).
+    """
     if len(data) < _HEAD.size:
         raise unreadable("The text of the mail is damaged; save it again.")
     _, size, mark, _ = _HEAD.unpack_from(data)

@@ -29,7 +29,7 @@ QUALITY = 85
 _POINTS = 72
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 _MOST_BRANDS = 256
-"""Bytes of a file's first box to search for brands."""
+"""Maximum bytes of a HEIF file's first box to search for brands."""
 
 
 def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
@@ -75,7 +75,7 @@ def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[
 
 
 def _scans(data: bytes) -> Iterator[tuple[str | None, Any]]:
-    """Yield each page of a PDF as text, or as a picture if its text layer is unusable. A damaged page has None."""
+    """Yield each page of a PDF as text, or as a picture if its text layer is unusable. A damaged page has neither."""
     with pdf_text.opened(data) as document:
         for index in range(len(document)):
             page = document.text(index)
@@ -93,7 +93,7 @@ def _pictures(data: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def is_usable(page: pdf_text.PageText) -> bool:
-    """Return True if a page's text layer matches what the page shows."""
+    """Return True if a page's text layer matches the page and has at least `MIN_LETTERS` letters and digits."""
     return page.is_usable and pdf_text.letters(page.text) >= MIN_LETTERS
 
 

@@ -16,7 +16,7 @@ from orchestrator.documents.types import Document, ExtractionError, UnreadableDo
 from orchestrator.documents.worker_functions import from_plain, unreadable
 
 MOST_TRIPS = 10
-"""After this many parts that crash the reader, the rest of the file is not read."""
+"""Number of crashing parts after which the rest of the file is not read."""
 Values = Iterator[list[tuple[Any, ...]]]
 Read = Callable[[int, int | None], Values]
 """Reads the parts from one index up to another, in a worker."""
@@ -25,8 +25,10 @@ Convert = Callable[[str, str, bytes, dict[str, Any]], Iterator[Document | Unread
 
 
 class PartByPart:
-    """One file's parts. `keys` returns their keys, `told` the error for a dead worker, `convert` the documents of a
-    part that needs LibreOffice.
+    """Reads one file's parts.
+
+    `keys` returns the parts' keys, and `told` returns the error for a dead worker. `convert` yields the documents of
+    a part that needs LibreOffice.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class PartByPart:
         self._since = 0  # values received of the current part
 
     def documents(self, values: Values, first: int = 0) -> Iterator[Document | UnreadableDocument]:
-        """Yield the parts' documents from index `first` on. `values` are from a call for all parts."""
+        """Yield the parts' documents, without the first `first` documents. `values` are from a call for all parts."""
         return islice(self._documents(values), first, None)
 
     def _documents(self, values: Values) -> Iterator[Document | UnreadableDocument]:

@@ -27,7 +27,7 @@ _KNOWN = _MARKS | {_TEXT_OVER, raw.FPDF_ANNOT_WIDGET}
 _TICKED = frozenset((raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON))
 _WRITTEN = frozenset((raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX))
 _BAND = 5.0
-"""Points above and below a field's middle in which its label may be: a field may be two lines high."""
+"""Distance in points above and below a field's middle in which its label may be. A field may be two lines high."""
 
 
 class _Field(NamedTuple):

@@ -16,23 +16,28 @@ from typing import Any, NamedTuple
 from pypdfium2 import raw
 
 GLANCED, SAMPLED = 4, 64
-"""Objects of a page to examine at first, and if one of them has no characters. Most pages lose no text."""
+"""Number of a page's objects to examine: at first, and once one of them has no characters.
+
+Most pages lose no text.
+"""
 LONG = 50
-"""With more characters per object than this, only one object is examined first: whole lines are single objects."""
+"""Characters per object above which only one object is examined first, because each object is a whole line."""
 LOST = 0.1
-"""Share of a page's texts without characters that counts as loss. Texts drawn twice to look bold count, too."""
+"""Minimum share of lost texts on a page that loses text. The total includes texts drawn twice to look bold."""
 _SPACE = 0.2
 _NEXT_LINE = 0.6
 _SAME = 0.15
 """Shares of a character's size: the gap of a space, the step to a new line, the shift of a character drawn twice."""
 _CHARACTER = 0.75
-"""Step wider than a space, as a share of a character's size."""
+"""Step between two texts that is wider than a space, as a share of the font size."""
 _POINT = 0.1
-"""Points below which a text counts as having no width or no height."""
+"""Width or height in points up to which a text counts as having none."""
 
 
 def loses_text(page: Any, layer: Any, characters: int) -> bool:
-    """Return True if many of a page's texts have no characters. `characters` is PDFium's total."""
+    """Return True if many of a page's texts have no characters. `characters` is the number that PDFium found on the
+    page.
+    """
     count = raw.FPDFPage_CountObjects(page)
     judged = _is_lost if characters else _is_any
     if not _lost_texts(page, layer, _spread(count, 1 if characters > LONG * count else GLANCED), judged)[0]:
@@ -67,10 +72,11 @@ def _is_any(*about: object) -> bool:
 
 
 def _is_lost(page: Any, layer: Any, index: int, found: Any) -> bool:
-    """Return True if a text without characters shows some, and is neither blank nor a repetition.
+    """Return True if a text without characters shows characters, and is neither blank nor a repetition.
 
-    PDFium skips texts without a width, so a text with a width was drawn twice. A text with a height is a line. Any
-    other text is a point, mostly a space: then the next text starts within a character's width, or on another line.
+    PDFium skips texts without a width, so a text with a width was drawn twice. A text with a height but no width is a
+    line. Any other text is a point, mostly a space. After a space, the next text starts within a character's width,
+    or on another line.
     """
     left, bottom, right, top = (ctypes.c_float() for _ in range(4))
     if not raw.FPDFPageObj_GetBounds(found, left, bottom, right, top):
@@ -106,12 +112,12 @@ class _Character(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Earliest start of the next character. Some fonts do not state widths."""
+        """Right edge of the character, estimated from its size if the font states no width."""
         return self.right if self.right - self.left > _SAME * self.size else self.left + self.size
 
     @property
     def size(self) -> float:
-        """Height of the character, or its width if it has no height."""
+        """Height or width of the character in points, whichever is greater; at least 1."""
         return max(self.top - self.bottom, self.right - self.left, 1.0)
 
 

@@ -23,13 +23,19 @@ _SIGNS, _POINTS = "+-−–", ",.;:"
 _LONGEST = 12
 """Maximum characters of a superscript or subscript; longer text in a small size is small print."""
 _AT_ONCE = 512
-"""Characters or boxes of a page per lookup."""
+"""Number of a page's characters or boxes per lookup."""
 _MOST = 50
 """Maximum characters of a number."""
 _SMALLEST, _SMALL = 0.45, 0.85
-"""Sizes of scripts, as shares of the neighbouring size. Initials are more than twice as large as their text."""
+"""Minimum and maximum size of a superscript or subscript, as shares of the neighbouring character's size.
+
+Initials are more than twice as large as their text.
+"""
 _UP, _DOWN, _FAR = 0.15, 0.06, 0.8
-"""Shifts from the baseline, as shares of the neighbouring size. Word processors lower digits only a little."""
+"""Minimum shift up, minimum shift down and maximum shift from the baseline, as shares of the neighbouring size.
+
+Word processors lower digits only a little.
+"""
 _INSIDE = 0.2
 """Distance from the left edge of a digit to its middle, as a share of its size."""
 _NO_SIZE = 0.001
@@ -37,7 +43,7 @@ _LINE, _BEHIND_BREAK = "\r\n", re.compile(r"\S\r\n")
 _NEXT = 1.5
 """Maximum distance between adjacent characters, as a share of the larger one's size."""
 _STEP, _CLOSE = 0.4, 40
-"""Minimum points between the baselines of script and text; maximum points between neighbours across a line break."""
+"""Minimum distance between the baselines of script and text, and maximum distance across a line break, in points."""
 
 
 class ScriptedWord(NamedTuple):
@@ -64,10 +70,10 @@ class _Glyph(NamedTuple):
     y: float
     across: float
     up: float
-    """Together with `across`, the upright direction of its letters."""
+    """With `across`, the upward direction of the character, as a unit vector."""
 
     def step(self, other: _Glyph) -> tuple[float, float]:
-        """Return the other character's distance along the line and above it, as shares of this one's size."""
+        """Return the distance to the other character along and above the line, as shares of this character's size."""
         right, high = other.x - self.x, other.y - self.y
         return (right * self.up - high * self.across) / self.size, (right * self.across + high * self.up) / self.size
 

@@ -23,9 +23,15 @@ from orchestrator.documents.pdf_superscripts import ScriptedWord, char_places, n
 SEPARATOR = " | "
 MIN_LINES = 3
 MANY_OBJECTS, FEW_CHARACTERS = 1.3, 25
-"""Objects and characters per line on a page that may have tables. Prose is drawn in long lines, one object each."""
+"""A page with fewer objects and more characters per line than these has no tables.
+
+Prose is drawn in long lines, one object each.
+"""
 FEWEST_COLUMNS, NEARLY_ALL = 3, 0.9
-"""Minimum columns and filled share of a table drawn by columns. Addresses side by side have too many gaps."""
+"""Minimum number of columns and minimum filled share of a table that is drawn column by column.
+
+Addresses side by side have too many gaps.
+"""
 MOST_BOXES = 5_000
 MOST_HEADINGS = 4
 """Maximum lines above a table that may run across its columns; they stay unchanged."""
@@ -36,13 +42,15 @@ _EDGE = 0.5
 """Maximum distance in points between a box and the start of a word that belongs to it."""
 _SHORT = 18
 _NUMBERS = 0.3
-"""An average cell of a table has at most `_SHORT` characters, or this share of its cells are numbers."""
+"""Minimum share of numbers in a table whose average cell has more than `_SHORT` characters."""
 _ALIGNED, _SLACK = 0.5, 6.0
 """Minimum share of a column's cells that are aligned, and the tolerance in points."""
 _LONG, _FULL, _MOSTLY = 12, 0.8, 0.6
-"""Prose: most lines are this many times as wide as high, and fill this share of their column."""
+"""Thresholds for prose beside a table: line width per line height, share of the column's width, and share of prose
+lines.
+"""
 _FILLED = 0.4
-"""Minimum share of a table's positions that have a cell; formulas have fewer."""
+"""Minimum share of a table's positions that have a cell. Formulas fill fewer positions."""
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
 _LABEL = re.compile(r"[•●○◦▪■□–—*-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.:)]{0,2}")
 _WORD = re.compile("[^\\s\ufffe]+\ufffe?|\ufffe")
@@ -121,7 +129,9 @@ class _Lines(list[str]):
         return list(accumulate(map(len, self._solid), initial=0))
 
     def of_run(self, cells: Sequence[Sequence[str]]) -> Sequence[int]:
-        """Return the consecutive lines that consist of exactly the characters of these cells."""
+        """Return the indexes of consecutive lines that have exactly the characters of these cells; empty if there are
+        none.
+        """
         joined = _solid("".join(chain.from_iterable(cells)))
         begins = tuple({_solid(line[0])[:4] for line in cells})
         for start, line in enumerate(self._solid):
@@ -135,7 +145,10 @@ class _Lines(list[str]):
         return ()
 
     def of_cells(self, cells: Sequence[Sequence[str]]) -> Sequence[int]:
-        """Return the lines that equal these cells one to one, in any order, as on pages drawn by columns."""
+        """Return the indexes of lines that equal these cells one to one, in any order; empty if a cell has no line.
+
+        Pages drawn column by column have such lines.
+        """
         left, taken = Counter(filter(None, map(_solid, chain.from_iterable(cells)))), list[int]()
         for index, line in enumerate(self._solid):
             if left.get(line, 0) > 0:
@@ -169,7 +182,7 @@ def with_tables(page: Any, layer: Any, plain: str, text: str, scripted: Sequence
 
 
 def _with_block(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines | None:
-    """Return a page's lines with rows for a block, except its headings; None if the block has no table."""
+    """Return a page's lines with a block, except its headings, written as rows; None if the block has no table."""
     for headings in range(min(MOST_HEADINGS, len(block) - MIN_LINES) + 1):
         better = _with_table(texts, block[headings:], lines)
         if better is not lines:
@@ -189,7 +202,7 @@ def _beside_prose(block: list[Line]) -> Iterator[list[Line]]:
 
 
 def _with_table(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines:
-    """Return a page's lines with rows for a block; unchanged if the block is not a table."""
+    """Return a page's lines with a block written as rows; unchanged if the block is not a table."""
     columns = _columns(_spans(block))
     if len(columns) < 2 or not _is_filled(block, columns) or _are_long(block) or not _are_aligned(block, columns):
         return lines
@@ -289,7 +302,7 @@ def _spans(lines: list[Line]) -> list[tuple[float, float]]:
 
 
 def _columns(spans: Sequence[tuple[float, float]]) -> list[_Column]:
-    """Return the spans with overlaps merged: vertical gaps separate the results."""
+    """Merge overlapping spans into columns, which vertical gaps separate."""
     if not spans:
         return []
     columns: list[_Column] = []

@@ -24,18 +24,18 @@ PAGE_BREAK = "\n\f"
 DAMAGED = "damaged"
 """Note for pages that PDFium cannot load."""
 _GARBLED_TOO = 3
-"""The slow second engine is given up after this many pages that it does not read better."""
+"""Number of pages on which the slow second engine may fail to read better before it is given up."""
 _MISSING = 0.25
-"""Share of a page's letters that may be missing from the second engine's text if that replaces PDFium's."""
+"""Maximum share of a page's letters that the second engine's text may lack if it replaces PDFium's text."""
 # PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
 # the hyphen is most likely the typesetter's. Elsewhere (X-<break>ray) it belongs to the word.
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 
 
 class PageText(NamedTuple):
-    """The text of a page. It is unusable if fonts do not identify its letters, or PDFium cannot read them.
+    """Text of a page. `is_usable` is False if fonts do not identify the letters, or PDFium cannot read them.
 
-    `is_drawn`: something is drawn on the page. `is_damaged`: PDFium cannot load the page.
+    `is_drawn` means that something is drawn on the page. `is_damaged` means that PDFium cannot load the page.
     """
 
     text: str
@@ -162,7 +162,9 @@ class OpenPdf:
             page.close()
 
     def _by_other_engine(self, index: int, garbled: str) -> str:
-        """Return the second engine's text; empty if it is no better here, or was no better on earlier pages."""
+        """Return the second engine's text; empty if it is no better, or was no better on `_GARBLED_TOO` earlier
+        pages.
+        """
         if self._garbled_too >= _GARBLED_TOO:
             return ""
         found = clean(self._lost.page(index)).strip()
@@ -178,14 +180,17 @@ def letters(text: str) -> int:
 
 
 def _holds(found: str, text: str) -> bool:
-    """Return True if `found` has nearly all letters of `text`. Engines read some fonts differently."""
+    """Return True if `found` lacks at most the share `_MISSING` of the letters of `text`.
+
+    Engines read some fonts differently.
+    """
     read, again = (Counter(filter(str.isalnum, one)) for one in (text, found))
     return (read - again).total() <= _MISSING * read.total()
 
 
 @contextmanager
 def opened(data: bytes) -> Iterator[OpenPdf]:
-    """Yield an open PDF. Raises ExtractionError, also for PDFium's errors inside the block."""
+    """Yield an open PDF. Raises ExtractionError, also in place of PDFium's errors inside the block."""
     try:
         document = _document(data)
     except pypdfium2.PdfiumError as error:
@@ -200,7 +205,10 @@ def opened(data: bytes) -> Iterator[OpenPdf]:
 
 
 def _document(data: bytes) -> pypdfium2.PdfDocument:
-    """Open a PDF. Retries, because for some damage PDFium leaves the error code of the previously failed file."""
+    """Open a PDF.
+
+    Retries once, because for some damage PDFium reports the error code of the file that failed before.
+    """
     with suppress(pypdfium2.PdfiumError):
         return pypdfium2.PdfDocument(data)
     with suppress(pypdfium2.PdfiumError):

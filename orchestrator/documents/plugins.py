@@ -1,4 +1,4 @@
-"""Readers of other packages. Each names its ending, as an entry point of the group `orch.readers`.
+"""Readers from other packages. Each is an entry point of the group `orch.readers`, named after its file ending.
 
 Only worker processes import a plug-in, so that the limits of all readers apply to it.
 """
@@ -18,7 +18,9 @@ from orchestrator.documents.encoding import clean
 
 GROUP = "orch.readers"
 Extract = Callable[[bytes, str | None, int], tuple[str, dict[str, Any]]]
-"""Takes bytes, their encoding if the user sets it, and the maximum characters of the text."""
+"""Takes bytes, their encoding if the user sets it, and the maximum characters of the text. Returns text and
+fields.
+"""
 
 
 class Plugin(NamedTuple):
@@ -31,7 +33,7 @@ class Plugin(NamedTuple):
     version: str
 
     def extractor(self) -> Extract:
-        """Return the function in the form of orch's own readers. Raises the errors of importing it."""
+        """Import the function and return it in the form of orch's own readers. Raises any error of the import."""
         if self.root and self.root not in sys.path:
             sys.path.append(self.root)
         found: Any = importlib.import_module(self.module)

@@ -59,7 +59,9 @@ def _engine(url: str, variable: str) -> Engine:
 
 
 class QueryStorage:
-    """A query as an fsspec-like storage with one file, which each request writes anew. Never changes the database."""
+    """An fsspec-like storage with one file: the rows of a query, written anew for each request. Never changes the
+    database.
+    """
 
     def __init__(self, engine: Engine, query: str) -> None:
         self._engine = engine
@@ -70,7 +72,10 @@ class QueryStorage:
         return {}
 
     def get_file(self, path: str, to: str, callback: Any) -> None:
-        """Write the rows to a file. Raises InputError if the database refuses the query, and connection errors."""
+        """Write the rows to the file `to`.
+
+        Raises InputError if the database refuses the query. Raises SQLAlchemy's error if the connection fails.
+        """
         from sqlalchemy.exc import DBAPIError
 
         connection = self._engine.connect()

@@ -46,9 +46,9 @@ _HERE = "orchestrator.documents.worker_functions:"
 _PLAIN_AHEAD = 64
 """Maximum number of plain texts to pass over while looking for work for the worker processes."""
 _FILES_AHEAD = 4
-"""Files started per call that the cluster can run at a time, so that a slow file does not delay other files."""
+"""Number of files started for each call that the cluster can run at a time. A slow file then delays no other file."""
 OCR_MEMORY = 2_000_000_000
-"""Bytes for a worker that reads scans. A full A4 page takes 1.3 GB, including the library's caches."""
+"""Memory limit in bytes of a worker that reads scans. A full A4 page takes 1.3 GB, including the library's caches."""
 _MOST_ODD = 3
 """After this many consecutive texts that are not UTF-8, all later texts go directly to worker processes."""
 Documents = Iterator[Document | UnreadableDocument]
@@ -57,7 +57,7 @@ Documents = Iterator[Document | UnreadableDocument]
 class TableRows(Struct, frozen=True):
     """A file of many documents. `wanted` are the keys of the documents to read; None means all.
 
-    Contents that are not documents are counted in `ignored`. `is_source`: the source is this file, not a folder.
+    `ignored` counts contents that are not documents. `is_source` means that the source is this file, not a folder.
     """
 
     table: TableFile
@@ -101,9 +101,11 @@ Task: TypeAlias = "WorkerTask | ClusterTask | Future[Converted]"
 class Readers:
     """Reads files within `limits`, with at most `workers` worker processes (default: one per core).
 
-    With a `cluster`, its nodes read files of one document each. Use from one thread only. All methods raise
-    StorageError if no process can be started or the cluster is unusable. They call `check` while they wait, and pass
-    on its errors. `max_unpacked` limits the unpacked size of each file (see `unpacking`).
+    With a `cluster`, its nodes read files of one document each. Use from one thread only. `max_unpacked` limits the
+    unpacked size of each file (see `unpacking`).
+
+    All methods raise StorageError if no process can be started or the cluster is unusable. While they wait, they call
+    `check` and let its errors through.
     """
 
     def __init__(
@@ -128,12 +130,12 @@ class Readers:
 
     @property
     def converts(self) -> bool:
-        """True if LibreOffice reads the formats that orch cannot read."""
+        """True if LibreOffice converts formats that orch cannot read itself."""
         return self._program is not None
 
     @classmethod
     def of(cls, settings: ReadingSettings) -> Readers:
-        """Return readers for orch.toml's settings. Reading stops at a signal to end this process."""
+        """Return readers for orch.toml's settings. Reading stops if a signal asks this process to end."""
         limits = WorkerLimits(settings.max_memory, settings.max_seconds, more_memory=settings.ocr_memory)
         cluster = None if settings.ray_python is None else _cluster_pool(settings, settings.ray_python, limits)
         return cls(settings.workers, limits, interrupts.check, cluster, settings.max_unpacked, settings.converter)
@@ -201,7 +203,9 @@ class Readers:
                 yield one
 
     def _checked(self, order: LocalOrder) -> LocalOrder:
-        """Return a downloaded order. Raises InputError if a table that is the whole source lacks a column."""
+        """Return a downloaded order unchanged. Raises InputError if a table that is the whole source lacks a
+        column.
+        """
         if isinstance(order, TableRows) and order.is_source and not order.is_container:
             columns = self.columns(order.table)
             if columns is not None:
@@ -371,7 +375,10 @@ def _as_tuples(about: DocumentFile | TableFile) -> tuple[object, ...]:
 
 
 def problem_of(tripped: Tripped, limits: WorkerLimits, order: DocumentFile | TableRows) -> ExtractionError:
-    """Describe why a reader crashed. The text depends on nothing else, so repeated failures can be recognised."""
+    """Return the error for a reader that exceeded a limit or crashed.
+
+    Its text depends on the arguments only, so that repeated failures can be recognised.
+    """
     is_table = isinstance(order, TableRows) and not order.is_container
     rest = "; the rows from there on are not read" if is_table else ""
     match tripped.trip:

@@ -29,7 +29,7 @@ def led_elsewhere(error: BaseException | None) -> LedElsewhere | None:
 
 
 def is_elsewhere(address: str, to: str) -> bool:
-    """Return True if a redirect or list leads to another host or port, or from https to http."""
+    """Return True if a redirect or listed address leads to another host or port, or from https to http."""
     here, there = urlsplit(address), urlsplit(to)
     if (here.scheme, here.netloc) == (there.scheme, there.netloc):
         return False
@@ -38,7 +38,7 @@ def is_elsewhere(address: str, to: str) -> bool:
 
 
 async def staying_client(**options: Any) -> Any:
-    """Return an HTTP client for fsspec that raises LedElsewhere instead of following such redirects."""
+    """Return an HTTP client for fsspec that raises LedElsewhere instead of following a redirect to another host."""
     import aiohttp
 
     trace = aiohttp.TraceConfig()

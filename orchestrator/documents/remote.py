@@ -25,13 +25,13 @@ from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, WalkedFold
 
 WEB = ("http", "https")
 LISTS = (".txt", ".list", ".urls")
-"""Endings of the address of an address list."""
+"""Path endings that mark an address as an address list."""
 MOST_LIST = 50_000_000
 RACY_SECONDS = 60.0
-"""A file without an ETag that changed this recently may change again without a new time."""
+"""Age in seconds below which a file without an ETag may still change without a new time."""
 AT_ONCE = 8
 LONG_SECONDS = 20.0
-"""A request that took this long is not retried: the storage's library has already retried."""
+"""Seconds after which a failed request is not retried, because the storage's library has already retried."""
 PAUSES = (0.2, 1.0)
 """Seconds to wait before each retry."""
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
@@ -40,7 +40,9 @@ Result = TypeVar("Result")
 
 
 class RemoteRoot(Struct, frozen=True):
-    """The location of a source: a storage and a path there. `is_list`: a text file with one address per line."""
+    """Location of a source: a storage and a path there. `is_list` means that the path is a text file with an address
+    per line.
+    """
 
     address: str
     storage: Any
@@ -77,8 +79,10 @@ def lone(place: RemoteRoot) -> FoundFile:
 
 
 def asked(address: str, ask: Callable[[], Result]) -> Result:
-    """Return `ask()`; temporary failures are retried. Raises InputError if nothing is there or access is denied,
-    otherwise JobFilesError.
+    """Call `ask` and return its result. Temporary failures are retried.
+
+    Raises InputError if nothing is at `address` or access is denied. Raises JobFilesError for any other lasting
+    failure.
     """
     for pause in (*PAUSES, None):
         began = time.monotonic()
@@ -116,7 +120,7 @@ def why(error: BaseException) -> str:
 
 
 def wait(seconds: float) -> None:
-    """Sleep. Raises before the pause if a signal asked to end this process."""
+    """Sleep for `seconds`. Raises before the pause if a signal asked this process to end."""
     interrupts.check()
     time.sleep(seconds)
 
@@ -223,7 +227,9 @@ class AddressList(_Chosen):
         return self.entries(with_info=False)
 
     def entries(self, *, with_info: bool) -> Iterator[FoundFile | Skipped]:
-        """Yield the files. `with_info` asks the server of each; without it only the list is downloaded."""
+        """Yield the files. With `with_info`, the server is asked about each file; otherwise only the list is
+        downloaded.
+        """
         wanted = self._lines()
         if not with_info:
             yield from wanted

@@ -31,10 +31,10 @@ class Table(Protocol):
         """Names of the columns; None if each row has its own."""
 
     def rows(self) -> Iterator[TableRow]:
-        """Yield the rows in order, without blank lines; JSONL counts blank lines in the numbers."""
+        """Yield the rows in order, without blank lines. The row numbers of JSONL count blank lines, too."""
 
     def cells(self, row: TableRow) -> Mapping[str, object]:
-        """Map columns to values. Raises ExtractionError (bad_row, encoding)."""
+        """Return a row's values by column. Raises ExtractionError (bad_row, encoding)."""
 
 
 def bad_row(message: str, size: int | None = None, setting: str | None = None) -> ExtractionError:

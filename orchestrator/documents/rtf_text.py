@@ -35,7 +35,7 @@ _SKIPPED = frozenset(
     "formfield datafield".split()
 )
 _AROUND = frozenset(("shp", "shpinst", "shpgrp", "do", "object", "upr"))
-"""Groups whose inner groups may contain text, though they themselves do not."""
+"""Groups that have no text of their own, but whose inner groups may contain text."""
 _WITHIN = frozenset(("result", "ud"))
 _BOXES = frozenset(("shptxt", "dptxbxtext"))
 _SHOWN = frozenset(("moMath", "moMathPara", "listtext", "pntext", "fldrslt"))
@@ -68,10 +68,10 @@ def _nothing() -> None:
 
 
 class _Group:
-    """The state between a pair of braces.
+    """State of one group, which a pair of braces encloses.
 
-    `out` collects the text; None if the group is skipped. `around` collects the text of inner groups. `skip`
-    characters after each `\\u` are its replacement for old programs. `is_new` is True until something was read,
+    `out` collects the text; None if the group is skipped. `around` collects the text of inner groups. `skip` is the
+    number of characters after each `\\u` that replace it for old programs. `is_new` is True until something was read,
     because only the first word may name the group's kind.
     """
 
@@ -168,7 +168,7 @@ class _Text:
             group.out.append(text)
 
     def _flush(self) -> None:
-        """Decode the pending bytes. They are collected because some code pages use two bytes per character."""
+        """Decode the collected bytes. Bytes are collected because some code pages use two bytes per character."""
         if not self._bytes:
             return
         data, self._bytes = bytes(self._bytes), bytearray()

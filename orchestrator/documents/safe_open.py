@@ -63,8 +63,9 @@ def is_inside(real_path: str, real_root: str) -> bool:
 def open_file(path: str, within: str | None = None) -> tuple[int, os.stat_result]:
     """Return a descriptor of a regular file, and its status.
 
-    `within` is the link-free folder that must contain the file; None allows any folder except the system's. Raises
-    OSError, and ExtractionError for anything but such a file.
+    `within` is the link-free folder that must contain the file; None allows any folder except the system's.
+
+    Raises OSError. Raises ExtractionError if it is not a regular file, or is outside the allowed folders.
     """
     # Without O_NONBLOCK, opening a pipe that replaced a listed file would block for ever.
     fd = os.open(path, _READING | os.O_NONBLOCK)

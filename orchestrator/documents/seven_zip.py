@@ -20,7 +20,7 @@ _MOST_AT_ONCE = 20_000_000
 
 
 def parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the files of the archive in order; links have `passed` set. Raises OSError, ExtractionError."""
+    """Yield the archive's links, with `passed` set, and then its files in order. Raises OSError, ExtractionError."""
     library = require("py7zr", "7z archives", "sevenzip")
     with content.opened() as handle:
         archive = _opened(library, handle)
@@ -101,7 +101,9 @@ class _Unpacked:
         return data.getvalue()
 
     def _unpack(self, first: str) -> None:
-        """Unpack from this file on, up to any damage. Later files are retried when they are read."""
+        """Unpack the files from `first` on, up to any damage. Files after the damage are retried when they are
+        read.
+        """
         wanted = self._names[self._names.index(first) :]
         try:
             self._archive.reset()

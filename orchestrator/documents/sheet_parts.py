@@ -20,7 +20,7 @@ _AUTHOR, _COMMENT, _COMMENT_TEXT = 632, 635, 637
 
 
 def is_about_sheet(part: str) -> bool:
-    """Return True for a part with relations of something other than the package or the workbook."""
+    """Return True for a relations part that belongs neither to the package nor to the workbook."""
     return part.endswith(".rels") and not part.endswith(("/workbook.xml.rels", "/workbook.bin.rels", "_rels/.rels"))
 
 

@@ -85,7 +85,11 @@ class SheetTable:
 
 
 def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list[str]], tuple[str, ...], int]:
-    """Return the rows, the column names and the index of the first row below them."""
+    """Return the rows, the column names and the index of the first row below them.
+
+    If no row has the expected columns, the names are from the first non-empty row and the index is after the last
+    row.
+    """
     for at, row in enumerate(rows[:MOST_HEADER]):
         names = tuple(cell.strip() for cell in row)
         if set(expected) <= set(names):
@@ -120,7 +124,7 @@ class _Workbook:
                 raise
 
     def _opened(self, data: bytes) -> list[OdsSheet] | None:
-        """Return the sheets if one of orch's own readers knows the format."""
+        """Return the sheets if one of orch's own readers knows the format; None otherwise."""
         if holds_sheets(data, self._package):
             return ods_sheets(data, self._package, _shown)
         if is_old_stream(data):
@@ -183,7 +187,10 @@ class _Workbook:
 
 
 def _opened(data: bytes) -> bytes:
-    """Return the decrypted workbook if Excel opens it without asking for a password. Raises ExtractionError."""
+    """Return the workbook, decrypted if Excel opens it without asking for a password.
+
+    Raises ExtractionError if it needs a password or the extra is missing.
+    """
     library = require("msoffcrypto", "locked spreadsheets", "office")
     file = None
     with suppress(Exception):  # this library knows fewer old formats than calamine

@@ -35,7 +35,9 @@ class _Element(NamedTuple):
 
 
 def content(data: bytes) -> bytes:
-    """Return the signed bytes. Raises ExtractionError: encrypted, or unreadable (also for a detached signature)."""
+    """Return the signed or compressed bytes. Raises ExtractionError: encrypted, or unreadable (also for a detached
+    signature).
+    """
     if data[:1] != bytes([_SEQUENCE]):
         try:
             data = base64.b64decode(_LINES.sub(b"", data), validate=True)

@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 def read(
     source: DocumentSource, base: Path, readers: Readers | None = None, ignored: Ignored | None = None
 ) -> Iterator[Document | UnreadableDocument]:
-    """Stream the documents of `source` in the order of their keys (rows in the order of their table).
+    """Yield the documents of `source` in the order of their keys (rows in the order of their table).
 
-    `base` is the job file's folder. Each chosen but unreadable file yields an UnreadableDocument in its position;
-    non-documents are counted in `ignored`. `sample` takes the documents whose keys have the smallest hashes, so a
-    larger sample includes every smaller one. Folders and tables that cannot be opened are always reported, even with
-    `sample`. Without `readers`, `read` creates its own.
+    `base` is the job file's folder. Each chosen but unreadable file yields an UnreadableDocument in its position.
+    `ignored` counts everything that is not a document. `sample` takes the documents whose keys have the smallest
+    hashes. A larger sample therefore includes every smaller sample. Folders and tables that cannot be opened are
+    always reported, even with `sample`. Without `readers`, `read` creates its own.
 
-    Raises InputError: at once for a missing path, a bad pattern or encoding, or a table without `text_column`; on
-    iteration for a root that cannot be listed, and at the end if nothing was found. Raises StorageError on iteration
-    if memory or processes run out.
+    Raises InputError at once for a missing path, a bad pattern or encoding, or a table without `text_column`.
+    Iteration raises InputError if the root cannot be listed, and at the end if nothing was found. Iteration raises
+    StorageError if memory or processes run out.
     """
     return _read(_Opened(source, base, readers), readers, ignored)
 
@@ -66,8 +66,9 @@ def _read(
 def listed(
     source: DocumentSource, base: Path, now_ns: int, readers: Readers, ignored: Ignored | None = None
 ) -> Iterator[Listed]:
-    """List the files that `source` chose, in order, without reading them; `now_ns` is the system's time. Raises as
-    `read`.
+    """List the files that `source` chose, in order, without reading them.
+
+    `now_ns` is the system's time in nanoseconds. Raises as `read`.
     """
     return _listed(_Opened(source, base, readers), now_ns, readers, ignored)
 
@@ -116,10 +117,10 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey
 
 
 class SourceSurvey(Struct, frozen=True):
-    """The template names for a source's documents, besides `text`, and their number.
+    """Template names of a source's documents, besides `text`, and the number of documents.
 
-    Names are None if only reading reveals them: for rows of JSONL, an unopenable table, or a plug-in's documents. The
-    number is None if a file holds several documents.
+    `fields` is None if only reading reveals the names, for example for rows of JSONL or a plug-in's documents.
+    `documents` is None if a file holds several documents, or if `fields` is None.
     """
 
     fields: frozenset[str] | None
@@ -127,8 +128,9 @@ class SourceSurvey(Struct, frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """A file that a source chose. Readers turn its `order` into documents. As long as the `stamp` stays the same,
-    the documents do too; None if unknown.
+    """A file that a source chose. Readers turn its `order` into documents.
+
+    An unchanged `stamp` means unchanged documents; None if the stamp is unknown.
     """
 
     key: str
@@ -186,8 +188,10 @@ class _Opened:
             )
 
     def entries(self, *, with_info: bool = False) -> Iterator[FoundFile | Unlisted | Skipped]:
-        """Return the files found, in order; `with_info` adds the metadata that reveals changes. Raises InputError if
-        the root cannot be listed, JobFilesError if a storage does not answer.
+        """Return the files found, in order. With `with_info`, files of an address list have the metadata that reveals
+        changes.
+
+        Raises InputError if the root cannot be listed, JobFilesError if a storage does not answer.
         """
         if self.is_file:
             found = FoundFile(self.path, os.path.basename(self.path))
@@ -304,7 +308,9 @@ def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
 
 
 def _inside(keys: Sequence[str], table: str) -> Iterator[str]:
-    """Yield the sorted `keys` that belong to a table. Bisecting matters: there can be as many tables as keys."""
+    """Yield the sorted `keys` that belong to a table. The search bisects, because there can be as many tables as
+    keys.
+    """
     prefix = f"{table}#"
     for index in range(bisect_left(keys, prefix), len(keys)):
         if not keys[index].startswith(prefix):

@@ -53,10 +53,10 @@ def size(text: str) -> int:
 
 
 def split(text: str, limit: int, overlap: int) -> list[Part]:
-    """Return the parts of a text in order. A part has at most `limit` tokens, and repeats up to `overlap` of the
-    previous part's.
+    """Split a text into parts of at most `limit` tokens, in order.
 
-    A text of at most `limit` tokens is one part. `overlap` is at most half of `limit`, which is at least LEAST.
+    Each part repeats up to `overlap` tokens from the end of the previous part. A text of at most `limit` tokens is
+    one part. `overlap` is at most half of `limit`, and `limit` is at least LEAST.
     """
     if len(text) * _TOKENS_PER_CHAR <= limit or len(text.encode()) <= limit or size(text) <= limit:
         return [Part(0, 0, len(text))]

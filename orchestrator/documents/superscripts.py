@@ -9,17 +9,19 @@ _LOWERED = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉�
 
 
 def raised(text: str) -> str:
-    """Return a superscript in Unicode characters, or after `^`. Without a digit the text stays, as in 4th."""
+    """Return a superscript in Unicode characters, or after `^`. A text without digits is unchanged, as in 4th."""
     return _marked(text, _RAISED, "^")
 
 
 def lowered(text: str) -> str:
-    """Return a subscript in Unicode characters, or after `_`. Without a digit the text stays."""
+    """Return a subscript in Unicode characters, or after `_`. A text without digits is unchanged."""
     return _marked(text, _LOWERED, "_")
 
 
 def script_of(position: str) -> Callable[[str], str] | None:
-    """Return the effect of OpenDocument's `text-position`: `super 58%`, `sub 58%`, or a shift in percent."""
+    """Return the function for OpenDocument's `text-position` (`super 58%`, `sub 58%`, or a shift in percent), or
+    None.
+    """
     word = position.split(" ")[0]
     if word == "super" or (word.endswith("%") and not word.startswith(("-", "0"))):
         return raised

@@ -38,7 +38,7 @@ MOST_NAMED = 20
 ALIVE_ROWS = 1000
 """Skipped rows between two signs of life."""
 NAMING_ROWS = 1000
-"""A table without a header takes its columns from this many first rows."""
+"""Number of first rows that are read to find the columns of a table without a header."""
 
 
 class TableFile(NamedTuple):
@@ -86,8 +86,10 @@ def documents(
 ) -> Iterator[Document | UnreadableDocument | None]:
     """Yield a document or a problem for each row from index `first` on; `wanted` limits the rows to these keys.
 
-    Yields None as a sign of life while rows are skipped. `content`, if given, is read instead of the file and counts
-    in `unpacking`. Raises OSError, MemoryError, and ExtractionError for problems of the whole file.
+    Yields None as a sign of life while rows are skipped. `content`, if given, is read instead of the file.
+    `unpacking` counts the bytes of the rows; by default, the file has a limit of its own.
+
+    Raises OSError, MemoryError, and ExtractionError for problems of the whole file.
     """
     table = open_table(file, keys_only=False, content=content)
     _check_columns(table, file)
@@ -165,7 +167,7 @@ def names_words(names: Sequence[str]) -> str:
 
 
 def open_table(file: TableFile, *, keys_only: bool, content: Content | None = None) -> Table:
-    """Open a table for its kind. Raises OSError, ExtractionError."""
+    """Open a file as a table of its kind. Raises OSError, ExtractionError."""
     if file.text_column is None:
         raise _without_text_column(file, is_inside=content is not None)
     content = content or file.content
@@ -339,7 +341,7 @@ def _without_nul(cells: Mapping[str, object], canonical: bytes) -> Mapping[str, 
 
 
 class SeenTexts:
-    """A set of strings, stored as 64-bit hashes. Each takes 8 to 27 bytes, so that millions of ids fit in memory."""
+    """A set of strings, stored as 64-bit hashes. Each takes 13 to 27 bytes, so that millions of ids fit in memory."""
 
     def __init__(self) -> None:
         self._slots = array("Q", bytes(8 * 1024))

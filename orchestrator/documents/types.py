@@ -48,7 +48,9 @@ class Picture(NamedTuple):
 
 
 class Render(NamedTuple):
-    """How pages become pictures, as in `Pictures` of the job file. `how` is auto, image, both or ocr."""
+    """Settings for turning pages into pictures, as in `Pictures` of the job file. `how` is auto, image, both or
+    ocr.
+    """
 
     how: str
     resolution: int
@@ -98,7 +100,7 @@ class UnreadableDocument(Struct, frozen=True):
 class RemoteObject(NamedTuple):
     """An object to read: its fsspec storage, its path there, and its listing, which may be empty.
 
-    `is_alone`: the source has no other object.
+    `is_alone` means that the source has no other object.
     """
 
     storage: Any
@@ -132,7 +134,7 @@ def unreadable(message: str) -> ExtractionError:
 
 
 def unsupported(message: str) -> ExtractionError:
-    """Return the error for a kind that is never read, or only with an extra."""
+    """Return the error for a kind of file that orch never reads, or reads only with an extra."""
     return ExtractionError(DocumentProblem.UNSUPPORTED, message)
 
 

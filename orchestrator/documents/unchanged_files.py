@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
 
 RACY_NS = 2_000_000_000
-"""A file that changed this recently may change again without a new time: some file systems count in steps of two
-seconds. Git calls such a file racily clean.
+"""Age in nanoseconds below which a file may change again without a new time.
+
+Some file systems count time in steps of two seconds. Git calls such a file racily clean.
 """
 _PARTS = 5
-"""Parts of a local file's stamp."""
+"""Number of dot-separated parts of a local file's stamp."""
 
 
 def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts: bool) -> str:
-    """Return a digest of the settings and readers for a kind of file, because they can change the text of the same
-    bytes.
+    """Return a digest of the settings and readers for a kind of file.
 
-    `converts` is as in `versions.reading_of`.
+    A change of these can change the text of the same bytes. `converts` is as in `versions.reading_of`.
     """
     way: tuple[object, ...] = (
         *reading_of(kind, plugin, installed(), converts=converts),
@@ -40,7 +40,7 @@ def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts
 
 
 def is_same_file(stamp: str | None, other: str | None) -> bool:
-    """Return True if two stamps are of the same bytes, even if those were read differently."""
+    """Return True if two stamps are of the same bytes, even if the bytes were read differently."""
     return None not in (stamp, other) and str(stamp).rpartition(".")[0] == str(other).rpartition(".")[0]
 
 
@@ -58,7 +58,7 @@ def is_unchanged(stamp: str | None, size: int | None, at: datetime) -> bool:
 def stamp(path: str, way: str, now_ns: int) -> str | None:
     """Return a stamp of a file's size, times, inode and way of reading. Take the stamp before reading the file.
 
-    None if the file is gone, or changed less than RACY_NS before `now_ns`, the system's time, or in the future.
+    None if the file is gone, or was changed less than RACY_NS before `now_ns` (the system's time) or after it.
     """
     try:
         found = os.stat(path)

@@ -11,7 +11,7 @@ from orchestrator.documents.types import ExtractionError, beyond_limit
 LEAST_UNPACKED = 200_000_000
 """Bytes that any file may unpack to, unless `max_unpacked` is set."""
 MAX_RATIO = 200
-"""Maximum ratio of a file's unpacked to its own bytes. Ordinary text compresses 3 to 10 times."""
+"""Maximum ratio of a file's unpacked size to its own size. Ordinary text compresses 3 to 10 times."""
 MAX_PARTS = 200_000
 MAX_PACKED_PARTS = 20_000_000_000
 """Maximum bytes of one archive's parts before their own unpacking. Nested archives count, too."""
@@ -30,7 +30,10 @@ class UnpackLimit:
 
     @classmethod
     def of_file(cls, path: str, least: int) -> Self:
-        """Return the limit of the file at `path`. If the file cannot be opened, other code reports it."""
+        """Return the limit of the file at `path`.
+
+        A file that cannot be opened has the limit of an empty file; other code reports the error.
+        """
         with suppress(OSError):
             return cls(os.stat(path).st_size, least)
         return cls(0, least)

@@ -8,7 +8,7 @@ from orchestrator.documents.kinds import CONTAINERS, CONVERTED, PLUGIN
 from orchestrator.documents.plugins import Plugin
 
 FIRST = 2
-"""Version of every reader before each had its own."""
+"""Version of a reader that READERS does not list, and of all readers before each had its own version."""
 # Increase a kind's number whenever its reader may give another text for the same bytes, or can read more files.
 # Otherwise tests/unit/test_documents_golden.py fails.
 READERS: Mapping[str, int] = {
@@ -42,9 +42,10 @@ def version_of(kind: str) -> int:
 def reading_of(
     kind: str, plugin: Plugin | None, plugins: Mapping[str, Plugin], *, converts: bool
 ) -> tuple[object, ...]:
-    """Return the versions of the readers that a file's text depends on. A container may hold any kind.
+    """Return the versions of the readers that a file's text depends on.
 
-    `converts`: LibreOffice reads the formats that orch cannot read.
+    A container depends on all readers, because it may hold any kind of file. `converts` means that LibreOffice
+    converts formats that orch cannot read.
     """
     by_office = (CONVERTED,) if converts else ()
     if kind in CONTAINERS.values():

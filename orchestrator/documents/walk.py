@@ -15,7 +15,9 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError, Remot
 
 
 class FoundFile(NamedTuple):
-    """A file to read. `relative` is its path below the source, with `/`; its name if it is the source."""
+    """A file to read. `relative` is its path below the source, with `/`; its name if the file itself is the
+    source.
+    """
 
     path: str
     relative: str
@@ -48,10 +50,10 @@ class WalkedFolder(NamedTuple):
 class Walk:
     """Iterates over `FoundFile | Unlisted | Skipped` below `root`; may be iterated more than once.
 
-    Raises InputError for a root that cannot be listed, on iteration. Links out of the root are followed only with
-    `follow_links`, and never into the system's folders. Links to folders are followed if they lead into a hidden
-    folder, or if a pattern names them; every real folder is entered once. A link to a file that is found anyway is
-    ignored.
+    Iteration raises InputError if the root cannot be listed. Links out of the root are followed only with
+    `follow_links`, and never into the system's folders. A link to a folder inside the root is followed only if the
+    folder is hidden or a pattern names the link. Every real folder is entered once. A link to a file is ignored if
+    the walk finds the file anyway.
     """
 
     def __init__(
@@ -161,7 +163,8 @@ class Walk:
         return target[len(prefix) :] if target.startswith(prefix) else None
 
     def _names(self, path: str, entered: set[tuple[int, int]]) -> list[tuple[str, str, bool]]:
-        """Return names in `path` with their kind and True for links; empty if the folder was entered before.
+        """Return the names in a folder, each with its kind and True for a link; empty if the folder was entered
+        before.
 
         Folders sort as if they ended in `/`, so that the whole walk is sorted by relative path. Raises OSError, and
         ExtractionError if the folder must not be read.

@@ -38,7 +38,7 @@ class Properties(Struct):
 
 
 class _Abstract(Struct):
-    """Numbering shared by several lists. `of_styles` are the levels that belong to paragraph styles."""
+    """Numbering shared by several lists. `of_styles` maps paragraph styles to their levels."""
 
     levels: dict[int, Level] = field(default_factory=dict)
     of_styles: dict[str, int] = field(default_factory=dict)

@@ -60,7 +60,7 @@ _RUN = re.compile(
     rb"""(<(?:\w{1,20}:)?rPr\b(?:[^<]++|<(?!/?(?:\w{1,20}:)?rPr\b))*+</(?:\w{1,20}:)?rPr>\s*+<(?:\w{1,20}:)?t\b[^>]*+>)"""
     rb"""([^<&]++)"""
 )
-"""Rich text: the format, then the text."""
+"""Matches a run of rich text. Its groups are the format and the text."""
 _SCRIPT = re.compile(rb"""vertAlign\b[^>]*?\bval=["'](super|sub)script""")
 _BEFORE_RELEASE = re.compile(rb"(</?)sstItem\b")
 _MACRO_SHEET = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
@@ -175,7 +175,9 @@ def _repaired_texts(texts: bytes) -> bytes:
 
 
 def with_scripts(texts: bytes) -> bytes:
-    """Return the part with superscripts and subscripts kept distinct from the numbers before them."""
+    """Return the part with its superscripts and subscripts marked, so that they differ from the numbers before
+    them.
+    """
     return _RUN.sub(_with_script, texts) if b"vertAlign" in texts else texts
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from orchestrator.documents.superscripts import lowered, raised
 
 Fonts = Mapping[int, Callable[[str], str]]
-"""Functions that mark text as raised or lowered, by font number. Other fonts are missing."""
+"""Functions that mark text as raised or lowered, by font number. All other fonts are left out."""
 _SCRIPTS = {1: raised, 2: lowered}
 _FONT, _TEXTS, _CONTINUE, _NOTHING = 0x0031, 0x00FC, 0x003C, 0x089C
 _MOST_SIZE = 8224
@@ -75,7 +75,7 @@ def _plain_text(record: bytes, fonts: Fonts) -> bytes | None:
 
 
 def _rich_text(record: bytes, fonts: Fonts) -> tuple[str, str]:
-    """Return a formatted text without and with its scripts marked."""
+    """Return a formatted text twice: as it is, and with its scripts marked."""
     (size,) = struct.unpack_from("<I", record, 1)
     end = 5 + 2 * size
     text = record[5:end].decode("utf-16-le", "surrogatepass")
@@ -89,7 +89,10 @@ def _size_of(data: bytes) -> bytes:
 
 
 def _written(text: str, runs: Sequence[tuple[int, ...]], fonts: Fonts, *, is_narrow: bool = False) -> str:
-    """Return the text with its scripts marked. `is_narrow`: beyond ISO 8859-1, scripts get `^` or `_` instead."""
+    """Return the text with its scripts marked.
+
+    With `is_narrow`, scripts whose characters are beyond ISO 8859-1 get `^` or `_` instead.
+    """
     if not text.isascii() and max(text) > "\uffff":  # run offsets count UTF-16 units, not these characters
         return text
     for (start, font), (end, _) in reversed([*pairwise([*runs, (len(text), 0)])]):
@@ -106,9 +109,10 @@ def _is_narrow(text: str) -> bool:
 
 
 def write_scripts(stream: bytearray, records: Sequence[Record]) -> bool:
-    """Mark the scripts in an .xls's texts; `records` are the workbook's. Returns True if a script was marked.
+    """Mark the scripts in an .xls's texts. Return True if a script was marked.
 
-    Each text loses its formats, which makes room for the marks. All other records keep their offsets.
+    `records` are the workbook's records. Each text loses its formats, which makes room for the marks. All other
+    records keep their offsets.
     """
     scripts = [stream[at + 8] for kind, at, size in records if kind == _FONT and size > 9]
     fonts = {

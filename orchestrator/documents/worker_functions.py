@@ -131,7 +131,10 @@ def _rows(
 
 
 def keys(*about: object) -> Iterator[list[str]]:
-    """Yield the keys of all documents of a `TableFile` in batches. Reading the table reports any error."""
+    """Yield the keys of all documents of a `TableFile` in batches.
+
+    The keys end at an error, which reading the table reports.
+    """
     file = TableFile(*about)  # type: ignore[arg-type]
     try:
         found = _keys_of_parts(file) if file.kind in CONTAINERS.values() else tables.keys(file)
@@ -165,7 +168,7 @@ def unreadable(key: str, error: ExtractionError | OSError) -> UnreadableDocument
 
 
 def _plain(found: Document | UnreadableDocument) -> Plain:
-    """Return the form that is sent to the main process. Every string can be written as UTF-8."""
+    """Return a result as plain values for the main process. Every string can be written as UTF-8."""
     key, name = whole(found.key), whole(found.name)
     if isinstance(found, Document):
         pictures = tuple(map(tuple, found.pictures))

@@ -20,7 +20,7 @@ _VISIBLE = "urn:schemas-microsoft-com:office:excel}Visible"
 _SCRIPTS = {"Sup": raised, "Sub": lowered}
 _MOST_ROWS, _MOST_COLUMNS, _MOST_TEXT = 1_048_576, 16_384, 50_000_000
 _NO_DAYS = ("1899-12-30T", "1899-12-31T")
-"""Days that stand for none: the value is a time only."""
+"""Dates that mean no date: the value is only a time."""
 _DURATIONS = ("[h", "[m", "[s")
 _LEAP = datetime.datetime(1900, 3, 1, tzinfo=datetime.UTC)
 """The day from which Excel's day numbers are one too high."""

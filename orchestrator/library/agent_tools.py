@@ -50,7 +50,8 @@ class AgentTools:
     def submit(self, job_file: str, budget: float, deadline: str | None = None) -> dict[str, Any]:
         """Queue a job file that may cost at most `budget` dollars; the home's daemon runs it.
 
-        Refused if known figures show that no plan keeps deadline and budget, or if `budget` exceeds what is left.
+        Refused if known figures show that no plan keeps deadline and budget. Also refused if `budget` exceeds the
+        dollars left to this server.
         """
         terms, view = JobTerms(deadline, budget), view_for(wanted=False)
         most = terms.options().budget or Decimal(0)
@@ -75,7 +76,10 @@ class AgentTools:
             return context.detail(found.id).to_json()
 
     def rows(self, job: str, first: int = 0, limit: int = 50) -> dict[str, Any]:
-        """Read finished rows in input order, from number `first` on: document, answer, error, cost. At most 200."""
+        """Read rows of a finished job in input order: document, answer, error, cost.
+
+        Starts at row number `first`, counted from 0. Returns at most 200 rows.
+        """
         with ready() as context:
             found = context.job(job, tell=False)
             if found.finished_at is None:

@@ -217,7 +217,7 @@ def answer_rows(lines: Iterable[bytes], type_: AnswerType[T], prefix: str = "") 
 def finished_lines(context: Context, job: Job, *, style: str = "jsonl", is_merged: bool = False) -> Iterator[bytes]:
     """Return the merged lines of a finished job.
 
-    `is_merged`: the job has just ended, so the merged rows in the home are current. Raises StorageError.
+    `is_merged` means that the job has just ended, so the merged rows in the home are current. Raises StorageError.
     """
     merged = context.home.merged(job.id, style)
     if is_merged and merged.exists():

@@ -37,7 +37,9 @@ def job_name(name: Any) -> None:
 
 
 def job_fields(job: Any) -> dict[str, Any]:
-    """Return the caller's further fields of a job file. Raises UsageError for a field that the call itself writes."""
+    """Return the additional job file fields that the caller gave. Raises UsageError for a field that the call itself
+    writes.
+    """
     of_type("job", job, Mapping, "a dict of fields of the job file")
     if taken := [name for name in OWN_FIELDS if name in job]:
         raise UsageError(

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACES = 2
-"""Maximum builds that run at a time during their first `GIVES_WAY_SECONDS`."""
+"""Maximum number of running builds that are younger than `GIVES_WAY_SECONDS`."""
 GIVES_WAY_SECONDS = 5.0
-"""Seconds after which a build no longer counts towards `PLACES`, so that others may start."""
+"""Seconds after which a build no longer counts towards `PLACES`, so that other builds may start."""
 MOST = 8
 """Maximum processes at a time; each has its own reader processes."""
 FORGOTTEN_SECONDS = 60.0

@@ -15,7 +15,10 @@ _PART = re.compile(r"(?:tasks|documents)\[0\](?:\.|$)")
 
 @contextmanager
 def told_by_arguments(frames: Path) -> Iterator[None]:
-    """Name the call's arguments in a block's errors. `frames` is the folder of the files that calls write."""
+    """Make errors raised in the block name the call's arguments.
+
+    `frames` is the folder of the files that calls write.
+    """
     try:
         yield
     except OrchError as error:

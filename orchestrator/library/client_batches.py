@@ -57,7 +57,10 @@ def url_and_address(method: Callable[..., Any]) -> tuple[str, str]:
 
 
 def backend_at(config: Config, address: str) -> str:
-    """Return the name of the backend at an address. Raises a UsageError with the lines that would add one."""
+    """Return the name of the backend at an address.
+
+    Raises UsageError, with the lines to add to orch.toml, if no backend has that address.
+    """
     for name, backend in config.backends.items():
         match backend:
             case LocalBackend():

@@ -77,7 +77,7 @@ class CommandSettings:
         return local_price(shard.provider_seconds, cost, idle=False).cost
 
     def lines(self, store: Store | StatusReader, limit: int | None = 20) -> list[JobLine]:
-        """Return a line for each of the newest `limit` jobs; None: all."""
+        """Return a line for each of the newest `limit` jobs, or for all jobs if `limit` is None."""
         return self.lines_of(store, store.jobs.newest(limit))
 
     def lines_of(self, store: Store | StatusReader, jobs: Sequence[Job]) -> list[JobLine]:
@@ -86,8 +86,9 @@ class CommandSettings:
         return [_stopped_line(line) if line.job.id in stopped else line for line in found]
 
     def removed(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> list[str]:
-        """Return messages about batches of these jobs at backends that orch.toml lost. Other homes' jobs are
-        skipped.
+        """Return messages about batches of these jobs at backends that are no longer in orch.toml.
+
+        Jobs of other homes are skipped.
         """
         jobs = [line.job for line in lines if not line.state.is_final]
         own = [job.id for job in jobs if job.home == self.home.identity()]
@@ -170,7 +171,11 @@ class Context(CommandSettings):
         return {shard: name for shard, name in names.items() if name is not None}
 
     def outlook(self, job: Job) -> Outlook | None:
-        """Return a job's outlook; None if it is over or not built yet, or if no backend may take its rows."""
+        """Return a job's outlook.
+
+        None if the job is over, cancelled or not built yet, if orch.toml is broken, or if no backend may take its
+        rows.
+        """
         if job.built_at is None or job.finished_at is not None or job.cancel_requested_at is not None:
             return None
         if (settings := self.readable) is None:
@@ -204,7 +209,10 @@ class Context(CommandSettings):
             return {}  # commands that need orch.toml report its mistake
 
     def _obstacle(self, detail: JobDetail) -> str | None:
-        """Return why an open job is not sent: the daemon's note, a missing key or no daemon; None if all is well."""
+        """Return the reason why an open job is not sent, or None if all is well.
+
+        The reason is the daemon's note, a missing key, or no daemon.
+        """
         from orchestrator.daemon.lock import running_daemon
         from orchestrator.daemon.running_settings import differences
 
@@ -231,7 +239,10 @@ class Context(CommandSettings):
     def _waits_for_retries(
         self, line: JobLine, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]
     ) -> bool:
-        """True if every open row waits for its next attempt: a forecast from the speed so far would be wrong."""
+        """Return True if every open row waits for its next attempt.
+
+        A forecast from the speed so far would then be wrong.
+        """
         from orchestrator.pipeline.refused_rows import rows_in_back_off
 
         left = waiting = line.left
@@ -346,7 +357,7 @@ def say_schema_hints(job: Job) -> None:
 
 
 def say_keys(config: Config | None) -> None:
-    """Report who receives keys, before any is sent, if orch.toml was found and not named by the user."""
+    """Report who receives keys, before any key is sent. Reports nothing if the user named the orch.toml."""
     if config is not None and config.place.is_found:
         for variable, address in config.keys_sent:
             say(f"orch: {config.path}, found here, sends the key in {variable} to {address}")
@@ -360,7 +371,10 @@ class _SafeLines(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports once that it cannot be written, for example on a full disk, until it can again."""
+    """A log file that reports once that it cannot be written, for example on a full disk.
+
+    A successful write makes the next failure report again.
+    """
 
     is_failing = False
 
@@ -378,7 +392,7 @@ class _LogFile(logging.FileHandler):
 
 
 _NOISY = ("httpx2", "httpcore", "openai", "uvicorn.access", "alembic")
-"""Libraries' loggers that write a line for each of orch's own calls."""
+"""Loggers of libraries that write a line for each of orch's own calls."""
 
 
 def log_to(home: Home) -> None:

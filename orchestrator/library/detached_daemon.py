@@ -13,7 +13,7 @@ from orchestrator.settings.home import Home
 LOOK_SECONDS = 0.1
 START_SECONDS = 120.0
 _started: list[subprocess.Popen[bytes]] = []
-"""Daemons that this process started. It reaps them after their end, but never kills them."""
+"""Daemons that this process started. The process reaps them after their end, but never kills them."""
 
 
 def daemon_of(home: Home) -> Holder:

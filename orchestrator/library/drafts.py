@@ -1,4 +1,4 @@
-"""Questions about a frame or documents that are no jobs yet. They can be planned, submitted or run."""
+"""Questions about a frame or documents, before they become jobs. They can be planned, submitted or run."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def _located(path: str) -> dict[str, Any]:
 
 
 class FrameDraft(_Draft[T]):
-    """A question about the rows of a frame that is not a job yet."""
+    """A question about the rows of a frame, which is not a job yet."""
 
     def __init__(
         self, question: Question[T], rows: Any, id_columns: Sequence[str], text: str | None, prefix: str
@@ -319,7 +319,7 @@ class FrameDraft(_Draft[T]):
     ) -> Any:  # fmt: skip
         """Ask the question, wait until every row has an outcome, and return the frame with the answers' columns.
 
-        Raises UsageError if the frame already has a column of that name.
+        Raises UsageError if the frame already has a column with the name of a new column.
         """
         names = [*self._question.type.fields(), *OWN_COLUMNS]
         if taken := [name for name in names if f"{self._prefix}{name}" in self._frame.columns]:

@@ -46,10 +46,10 @@ class ProgressView(Protocol):
 
 
 class Driver:
-    """Runs jobs of a home to their end, unless `interrupted` becomes true.
+    """Runs jobs of a home to their end, unless `interrupted` returns True.
 
-    `logging` opens the home's log while this process is the daemon. `followed` is the daemon that was followed last;
-    None if this process was the daemon.
+    `logging` opens the home's log while this process is the daemon. `followed` is the last daemon that this process
+    followed; None if this process was the daemon.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Driver:
         self._until_over(job, be_daemon, follow)
 
     def see_end(self, job: Job) -> None:
-        """Wait for a cancelled job's end. Without a running daemon, end the job here, sending no rows."""
+        """Wait for a cancelled job's end. Without a running daemon, end the job here without sending rows."""
         context, view = self._context, self._view
 
         def be_daemon(over: Callable[[], bool]) -> None:
@@ -149,7 +149,9 @@ class Driver:
             self._view.job(detail, self._rate.add(time.monotonic(), detail.done_in_batches))
 
     def _warn_of_standstill(self, job: Job) -> None:
-        """Warn once about a problem that keeps the daemon from running a job, because it may never be solved."""
+        """Warn once about a problem that keeps the daemon from running a job, because the problem may last
+        forever.
+        """
         if time.monotonic() < self._standstill_at:
             return
         self._standstill_at = time.monotonic() + STANDSTILL_SECONDS
@@ -164,7 +166,11 @@ class Driver:
         be_daemon: Callable[[Callable[[], bool]], None],
         follow: Callable[[Holder, bool], None],
     ) -> None:
-        """Call `be_daemon(over)` while this process holds the home's lock, else `follow(holder, is_new)`."""
+        """Call `be_daemon` or `follow` until the job is over or interrupted.
+
+        `be_daemon(over)` is called with the home's lock held. If a daemon has the lock, `follow(holder, is_new)` is
+        called instead.
+        """
         told: set[str] = set()
         while not self.is_over(job) and not self._interrupted():
             with daemon_lock(self._context.home, self._command) as holder:
@@ -202,7 +208,7 @@ def _others_message(context: Context, job: Job) -> str | None:
 
 
 def _removed_reason(context: Context, job: Job) -> str | None:
-    """Return why the daemon cannot end a job whose backends have all left orch.toml; None if it can."""
+    """Return the reason why the daemon cannot end a job whose backends have all left orch.toml; None if it can."""
     shards = [one for one in context.store.shards.of_job(job.id) if not one.state.is_final]
     known = {} if context.readable is None else context.readable.backends
     is_removed = all(

@@ -107,9 +107,10 @@ class JobHandle(Generic[T]):
         return self._wait(lambda: False, progress)
 
     def rows(self, *, partial: bool = False) -> Iterator[EndedRow[T]]:
-        """Yield the rows in input order; with `partial`, only rows with an outcome so far, even in running batches.
+        """Yield the rows in input order.
 
-        Raises UsageError if the job is not over, or its files were removed.
+        With `partial`, yield only rows that have an outcome so far, even in running batches. Without `partial`,
+        raises UsageError if the job is not over. Raises UsageError if the job's files were removed.
         """
         with ready() as context:
             job = context.store.jobs.get(self.id)

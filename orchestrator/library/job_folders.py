@@ -131,8 +131,8 @@ def _written(
 ) -> Path:
     """Write the files of a job and return its job file or batch file.
 
-    A named folder is overwritten. An unnamed folder gets a digest of its question and rows as name. The rows' digest
-    also names the job file's source, so that different rows make a different job.
+    A named folder is overwritten. The name of an unnamed folder is a digest of its question and rows. The rows'
+    digest also names the job file's source, so that different rows make a different job.
     """
     home.identity()  # creates the home, readable by its owner only
     digest = hashlib.sha256()

@@ -26,9 +26,11 @@ def rows_so_far(
 ) -> Iterator[Iterator[bytes]]:
     """Yield the merged lines of rows that have a result by now, including rows of running batches.
 
-    Asks the servers of the running daemon. Without a daemon, starts the servers for this purpose and sends no rows.
-    Providers that give answers only at a batch's end are not asked, so their keys are not needed. `is_followed` is
-    for callers who ask repeatedly: no server is started, and rows that a running batch may still retry are left out.
+    The servers of the running daemon are asked. Without a daemon, the servers are started for this purpose, and no
+    rows are sent. Providers that give answers only at a batch's end are not asked, so their keys are not needed.
+
+    `is_followed` is for callers who ask repeatedly. No server is started then, and rows that a running batch may
+    still retry are left out.
     """
     with ExitStack() as stack:
         checks = merging_checks(context.store, context.home, job)
@@ -56,8 +58,9 @@ def _handles(context: Context, stack: ExitStack, *, may_start: bool) -> OpenHand
 
 
 def _answering_handles(context: Context, handles: OpenHandle) -> OpenHandle:
-    """Return a function that opens backends which show answers of running batches, and reports backends that it
-    cannot open.
+    """Return a function that opens backends which show answers of running batches.
+
+    It returns None for any other backend, and reports backends that it cannot open.
     """
     opened: dict[str, BackendHandle | None] = {}
 

@@ -41,7 +41,10 @@ class PlanReport(Struct, frozen=True):
 
     @property
     def to_send(self) -> int:
-        """Number of rows that would be sent; the other rows already have an answer."""
+        """Number of rows that would be sent.
+
+        Other rows have an answer, repeat or await another row, or cannot be asked.
+        """
         return self.report.to_send
 
     @property

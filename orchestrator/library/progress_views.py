@@ -23,7 +23,9 @@ LOG_SECONDS = 10.0
 
 
 def view_for(*, wanted: bool | None) -> LogView:
-    """Return the view for the caller's surroundings. `wanted=False` silences it."""
+    """Return the view that suits the caller: a notebook, a terminal or a log. With `wanted=False`, return a silent
+    view.
+    """
     if wanted is False:
         return LogView(is_quiet=True)
     if (display := _notebook_display()) is not None:

@@ -29,9 +29,12 @@ from orchestrator.store import Store
 
 HOUR = timedelta(hours=1)
 FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
-"""Pauses between tries of a rejected key or an empty account. The cause may pass, or a person may fix it."""
+"""First and longest pause between tries with a rejected key or an empty account.
+
+The cause may pass, or a person may fix it.
+"""
 ACCOUNT_TRIES = 5
-"""Consecutive refused tries, over four minutes, after which a person must fix the account."""
+"""Number of consecutive refused tries, over about four minutes, after which a person must fix the account."""
 ACCOUNT_FORGOTTEN = timedelta(days=1)
 SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 
@@ -80,7 +83,10 @@ class AdmissionControl:
         self._most: dict[JobId, Decimal] = {}
 
     def has_parts(self, shard: Shard, too_dear: TooDear) -> bool:
-        """True if a smaller part of a shard fits the budget. The job's later shards are then kept that small."""
+        """Return True if a smaller part of a shard fits the budget.
+
+        The job's later shards are then limited to what the budget has left.
+        """
         self._most[shard.job_id] = too_dear.left
         return shard.rows > 1 and too_dear.left * shard.rows >= too_dear.wanted
 
@@ -97,7 +103,7 @@ class AdmissionControl:
         return BatchRoom(min(handle.limits.max_rows, known.max_rows or handle.limits.max_rows), tokens, fits)
 
     def hold(self, handle: BackendHandle, shard: Shard) -> str | quota.Split | None:
-        """Return why a shard waits, or how to split it. None if it may be sent now."""
+        """Return the reason why a shard waits, or how to split it; None if it may be sent now."""
         if handle.is_own:
             return None
         correction = self._correction(handle, shard.model)
@@ -160,7 +166,7 @@ class AdmissionControl:
         return timedelta() if known is None else self._now() - known.since
 
     def check_account(self, handle: BackendHandle) -> str | None:
-        """Return why a shard waits while an account is refused, or None.
+        """Return the reason why a shard waits while an account is refused, or None.
 
         Raises AccountError after ACCOUNT_TRIES refused tries, because a person must fix the account.
         """
@@ -196,8 +202,8 @@ class AdmissionControl:
     ) -> None:
         """Learn from a collected batch.
 
-        `stop` is the reason to send the backend nothing now, and `wait` the reason to send this model nothing.
-        `refusal` is the refusal of the whole batch.
+        `stop` is the reason to send nothing to the backend now. `wait` is the reason to send nothing for this model.
+        `refusal` is set if the whole batch was refused.
         """
         if stop is not None:
             self.stop(handle, f"{handle.name}: {stop}", CallKind.SEND)

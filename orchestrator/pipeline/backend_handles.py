@@ -39,16 +39,16 @@ class Prices(Protocol):
         """Return the prices of rows sent outside a batch."""
 
     def at(self, moment: datetime) -> Prices:
-        """Return the prices at a moment. Callers with many rows thus read the clock once."""
+        """Return the prices at a moment, so that callers with many rows read the clock only once."""
 
 
 class BackendHandle(Struct, frozen=True):
     """A backend: its API, limits and prices.
 
-    `is_own` marks our own server, which may be polled at any rate and retries rows itself. `upstreams` counts its
-    endpoints that are paid by the hour. `recipient` describes the spelling of its requests. With `preflight`, one row
-    is asked synchronously before a batch of requests that the backend has never answered. `prompt_cache` has the
-    rules of the cache that such a row writes for its batch.
+    `is_own` marks our own server, which may be polled at any rate and retries rows itself. `upstreams` is the number
+    of its endpoints that are paid by the hour. `recipient` describes the spelling of its requests. With `preflight`,
+    orch asks one row synchronously before a batch of requests that the backend has never answered. `prompt_cache` has
+    the rules of the cache that this row writes for its batch.
     """
 
     name: str

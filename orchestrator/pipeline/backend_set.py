@@ -71,7 +71,7 @@ class BackendSet(ABC):
         return None
 
     def down(self) -> Mapping[str, float]:
-        """Return the seconds that backends have had no working upstream. Working backends are left out."""
+        """Return how many seconds each backend has had no working upstream. Working backends are left out."""
         return {}
 
     def given_up(self) -> frozenset[str]:

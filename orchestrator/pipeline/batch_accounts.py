@@ -11,11 +11,10 @@ from orchestrator.store import Store
 
 
 def with_present_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
-    """Return the shard with the present key's account. Raises UsageError if that account cannot see the shard's
-    batch.
+    """Return the shard with the current key's account.
 
-    Keys of the same organisation belong to the same account. A key with no stated owner is accepted once it can see
-    one of our batches.
+    Raises UsageError if that account cannot see the shard's batch. Keys of the same organisation belong to the same
+    account. A key with no stated owner is accepted once it can see one of our batches.
     """
     if shard.account is None:
         return shard

@@ -31,9 +31,12 @@ from orchestrator.store import Store
 # Maximum seconds from a poll of a batch to the end of its last row, if the next poll ends it.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
-"""Factor on estimated prompts: text that people write has at most this multiple of the estimated tokens."""
+"""Factor on estimated prompt tokens. Text that people write has at most this multiple of the estimate."""
 SETTLED_AFTER = timedelta(days=1)
-"""Maximum delay of a ledger line. Its time is that of the batch's poll, but it may be written up to a day later."""
+"""Maximum delay of a ledger line.
+
+A line has the time of the batch's poll, but it may be written up to a day later.
+"""
 _NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
 
@@ -94,7 +97,10 @@ def _by_time(shards: Iterable[Shard], handle_of: HandleOf) -> Decimal:
 
 
 def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> Decimal | None:
-    """Return the highest cost of a shard in dollars, or None if it is paid by the hour."""
+    """Return the highest cost of a shard in dollars, or None if it is paid by the hour.
+
+    Raises RefusedError if the shard is paid by the token and has rows with unlimited answers.
+    """
     cost = bound(handle_of(shard).price, model_of(job, shard), shard.tokens, shard.max_output)
     if cost is not None and shard.max_output is None:
         raise RefusedError(f"job {job.id} has a budget, and rows with unlimited answers", hint=_NO_BOUND)
@@ -113,7 +119,7 @@ def bound(price: Prices, model: str, tokens: int, most: int | None) -> Decimal |
 
 
 class _Look(Struct, frozen=True):
-    """The batches in flight that a budget counts, and the newest ledger line before they were read."""
+    """The batches in flight that a budget counts, and the newest ledger line before these batches were read."""
 
     newest: int
     flying: Sequence[Shard]
@@ -124,10 +130,10 @@ class _Look(Struct, frozen=True):
 
 
 class _Summed(Struct, frozen=True):
-    """Dollars booked in the period that begins at `starts`: `old` up to `until`, and `all` when last added up.
+    """Dollars booked in the period that begins at `starts`.
 
-    `all` is valid while no ledger line is newer and the same batches are in flight. A batch that began, was booked
-    and ended in between has newer lines.
+    `old` is the sum up to `until`. `all` is the whole sum when last added up. It is valid while no ledger line is
+    newer and the same batches are in flight. A batch that began, was booked and ended in between has newer lines.
     """
 
     starts: datetime
@@ -235,8 +241,8 @@ class SharedBudgets:
     def _add_up(self, flying: Sequence[Shard], standing: BudgetStanding) -> BudgetStanding:
         """Add the costs of batches in flight to a standing.
 
-        The time so far of batches paid by the hour counts as spent. The highest cost of other batches counts as in
-        flight.
+        For batches paid by the hour, the cost of the time so far counts as spent. For other batches, the highest cost
+        counts as in flight.
         """
         jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
         for shard in flying:

@@ -40,16 +40,16 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task
 
 Refused = Callable[[str, str, str], Collection[str]]
-"""Returns the fields refused by a backend. Takes its name, its name for the model, and the endpoint."""
+"""Function that returns the fields a backend refuses. Takes the backend, its name for the model, and the endpoint."""
 
 
 def nothing_refused(backend: str, model: str, endpoint: str) -> Collection[str]:
-    """Return no fields, for callers that use no learned refusals."""
+    """Return no fields. For callers that do not use learned refusals."""
     return ()
 
 
 def recipient_of(backend: Backend) -> Recipient:
-    """Return a backend as its dialect needs it."""
+    """Return the backend's properties that its dialect needs."""
     provider = _provider(backend)
     own = tuple(map(_own, backend.dialect))
     table = () if provider == LOCAL else rules_for(provider)
@@ -80,7 +80,7 @@ def _own(rule: DialectRule) -> OwnRule:
 
 
 class LineWriter(Struct, frozen=True):
-    """Writes the lines of one shard for one model at one recipient.
+    """Writer of the lines of one shard, for one model at one recipient.
 
     Rows of the `coded` tasks get their codes here, because codes are not part of a row's identity.
     """
@@ -101,7 +101,7 @@ class LineWriter(Struct, frozen=True):
         return self.dialect.name
 
     def line(self, task: str, line: bytes) -> bytes:
-        """Return a row of this task as it is sent."""
+        """Return a row of this task in the form in which it is sent."""
         drop = task in self.dropping
         if task not in self.coded:
             return self.dialect.line(line, drop=drop, is_ready=self.is_ready)
@@ -112,7 +112,7 @@ class LineWriter(Struct, frozen=True):
 def line_writer(
     job: Job, recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()
 ) -> LineWriter:
-    """Return the writer of a job's rows for one model at a recipient. Rows of a batch file keep their values."""
+    """Return the writer of a job's rows for one model at a recipient. Values in rows of a batch file are kept."""
     tasks = tasks_of(job)
     dropping = frozenset(task.id for task in tasks if task.unsupported == "drop")
     coded = frozenset(task.id for task in tasks if task.check == NONCE)

@@ -1,4 +1,4 @@
-"""Disk use of a home, and the space left."""
+"""Disk use and free space of a home."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Use(Struct, frozen=True):
 
 
 def use(home: Home) -> Use:
-    """Measure a home. Files that vanish or grow meanwhile count as found. Raises StorageError."""
+    """Measure a home's disk use. Files may change or vanish during the measurement. Raises StorageError."""
     sizes = dict.fromkeys(("results", "requests", "servers", "database", "other"), 0)
     for path, size in files(home.root):
         sizes[_kind(path.relative_to(home.root))] += size
@@ -60,9 +60,9 @@ def _kind(path: Path) -> str:
 
 
 def files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield each regular file below a folder with its bytes. Files that vanish meanwhile are left out.
+    """Yield each regular file below a folder with its size in bytes. Files that vanish meanwhile are left out.
 
-    Hard links that a replica makes take no space and are skipped.
+    Hard links made by a replica take no space and are skipped.
     """
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != STAGE]

@@ -52,7 +52,7 @@ from orchestrator.store.home_identity import require_own_place
 
 
 class Pipeline:
-    """Takes the jobs of a home through their stages. `provider_calls` runs the calls to providers."""
+    """Moves the jobs of a home through their stages. `provider_calls` runs the calls to providers."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Pipeline:
         self.finisher = finisher.Finisher(store, home, now, may_act)
 
     def settings_changed(self) -> None:
-        """Plan every job again at its next step, and send refused rows to their backends again."""
+        """Plan every job again at its next step, and send rows that were refused to their backends again."""
         for job in self._store.jobs.unfinished(self._home.identity()):
             self._store.holds.lift(self._store.holds.of(job.id))
         self._replan_timer = ReplanTimer()
@@ -102,7 +102,9 @@ class Pipeline:
         return self._batches.unreachable(job)
 
     def advance(self, job: Job) -> bool:
-        """Take one step of a job. True if something moved. After an OrchError, the store has the job's state."""
+        """Take one step of a job. True if anything changed. After an OrchError, the store has the job's current
+        state.
+        """
         if job.built_at is None:
             return self._build(job)
         if job.cancel_requested_at is not None:
@@ -164,7 +166,7 @@ class Pipeline:
         return done is not None and done.value
 
     def _is_free(self, job: Job) -> bool:
-        """True if no process is building the job. A rehearsal that was cut off is discarded and not built."""
+        """True if this process may build the job now. A rehearsal that was cut off is discarded and not built."""
         with builder.claim(self._home, job) as mine:
             is_rehearsal = bool(job.options.get("dry_run"))
             if mine and is_rehearsal:
@@ -314,7 +316,7 @@ class Pipeline:
         return self._batches.advance(job, shard)
 
     def _cancel(self, job: Job) -> None:
-        """End the rows that no backend holds. Batches are cancelled when they are polled."""
+        """End the rows that are not at a backend. Polling cancels the batches."""
         self._give_up([one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING])
         code, reason = row_errors.cancelled(job)
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())

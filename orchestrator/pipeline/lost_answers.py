@@ -1,4 +1,4 @@
-"""Paid answers that are gone: a backup was restored that is older than their collection.
+"""Paid answers that are gone because a backup from before their collection was restored.
 
 orch reports the cost, and pays for the rows again only with a person's consent.
 """
@@ -34,7 +34,7 @@ UNREAD = "their requests cannot be read there, so it is not known if they are th
 
 
 def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
-    """True if the backend has none of the files that a batch names. Raises BackendError if it does not say."""
+    """True if a batch names files and its backend has none of them. Raises BackendError if this stays unknown."""
     named = [one for one in files if one is not None]
     for file_id in named:
         try:
@@ -50,7 +50,7 @@ def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
 
 
 def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
-    """Return the custom_ids of a shard's answers if these are in the home, else None."""
+    """Return the custom_ids of a shard's answers in the home, or None if the home has none."""
     found: set[str] = set()
     for kind in KINDS:
         lines = (one.line for one in results.read(home.results(shard_id, kind)))
@@ -59,7 +59,7 @@ def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
 
 
 def bring_here(home: Home, before: str | None, shard_id: str) -> None:
-    """Move the answers of the shard `before` to the shard `shard_id`, if the ids differ. Raises OSError."""
+    """Rename the answers of shard `before` to shard `shard_id`, if the ids differ. Raises OSError."""
     if before in (None, shard_id):
         return
     for kind in KINDS:
@@ -69,16 +69,16 @@ def bring_here(home: Home, before: str | None, shard_id: str) -> None:
 
 
 def forget_here(home: Home, shard_id: str) -> None:
-    """Remove the files that a later state of the store left under a new shard's names. Raises OSError."""
+    """Delete answer files that a later state of the store left under a new shard's id. Raises OSError."""
     for kind in KINDS:
         home.results(shard_id, kind).unlink(missing_ok=True)
 
 
 class LostAnswers(Struct, frozen=True):
-    """A batch whose answers are gone. `used` has the backend's count of tokens, `shard` the shard id that the batch
-    carries.
+    """A batch whose answers are gone.
 
-    Without `is_gone`, the answers may belong to another job.
+    `used` has the backend's token counts, and `shard` the shard id that the batch carries. Without `is_gone`, the
+    answers may belong to another job.
     """
 
     batch: str
@@ -90,7 +90,7 @@ class LostAnswers(Struct, frozen=True):
 
     @classmethod
     def of(cls, batch: RemoteBatch, shard: Shard) -> LostAnswers:
-        """Return the lost answers of a batch. The shard's id stands in if the batch carries no id."""
+        """Return the lost answers of a batch. If the batch carries no shard id, use the shard's own id."""
         rows = batch.rows if batch.rows is not None else batch.completed + batch.failed
         used = Usage(input_tokens=batch.input_tokens, output_tokens=batch.output_tokens)
         return cls(batch.id, batch.shard or shard.id, rows, batch.created_at, used)
@@ -98,10 +98,10 @@ class LostAnswers(Struct, frozen=True):
     def repay(
         self, store: Store, job: Job, shard: Shard, handle: BackendHandle, now: datetime, *, sends: bool = True
     ) -> str:
-        """Book the batch, so that its rows may be sent again or end. Return a message about the batch.
+        """Book the cost of the lost answers, so that their rows can be sent again or cancelled. Return a message.
 
         `shard` has the batch's rows, and the backend's name for its model. `sends` is true if the rows are sent
-        again. Raises RefusedError if they are and a person has not agreed to pay again.
+        again. Raises RefusedError if they are and no person has agreed to pay again.
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
@@ -125,9 +125,9 @@ class LostAnswers(Struct, frozen=True):
 
 
 def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: BackendHandle) -> str | None:
-    """Return a message about the agreement if an unsent shard has rows with lost paid answers, else None.
+    """Return a message about the consent if an unsent shard has rows with lost paid answers, else None.
 
-    The answers belong to a cancelled job, so no person could agree when the answers were lost. `model` is the
+    These answers belong to a cancelled job, so nobody was asked for consent when they were lost. `model` is the
     backend's name for the model. Raises RefusedError without consent to pay again.
     """
     lost = store.lost.like(job, shard, model)
@@ -166,6 +166,6 @@ def _shares(seqs: Sequence[int], price: Price, used: Usage) -> tuple[dict[int, P
 
 
 def is_agreed(job: Job, made_at: datetime | None) -> bool:
-    """True if a person agreed, after the batch was made, to pay for the job's rows again."""
+    """True if a person agreed to pay for the job's rows again, after the batch was made."""
     agreed = job.options.get(REPAY)
     return agreed is not None and (made_at is None or made_at <= datetime.fromisoformat(agreed) + CLOCK_SLACK)

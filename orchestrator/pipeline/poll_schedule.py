@@ -1,4 +1,4 @@
-"""Stage 4: the time of each shard's next poll. Observations of polls are kept in memory, in one value per phase."""
+"""Stage 4: the time of each shard's next poll. Poll observations are kept in memory, as one value per phase."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE
 STALE = timedelta(minutes=10)
-"""Maximum duration of a call whose start still counts as the present time when the call returns."""
+"""How long a call may take if its start time is still accepted as the present when it returns."""
 BY_THE_CLOCK = ("looked_at", "resumed_at")
-"""Fields that move only if the clock is set back, because unwatched time counts for them."""
+"""Times that are shifted only if the clock is set back. Unwatched time counts for them, so they otherwise stay."""
 
 
 class SendPhase(Struct):
     """A shard on its way to its backend.
 
-    `uploads` counts unusable inputs, `strays` uploads that were answered with a foreign file. `uploaded_at` is when
-    the present upload was first visible, `refused_since` when it was first refused.
+    `uploads` counts unusable inputs. `strays` counts uploads that were answered with a foreign file. `uploaded_at` is
+    when the current upload was first visible; `refused_since` is when it was first refused.
     """
 
     uploads: int = 0
@@ -43,8 +43,9 @@ class SendPhase(Struct):
 class SearchPhase(Struct):
     """A shard whose create request was not answered.
 
-    `lists` counts lists without its batch, `waited` is the time searched so far. A clock may be changed, or may have
-    been wrong at the intent. So only pauses between this process's polls count, and each for no longer than planned.
+    `lists` counts lists that lack its batch; `waited` is the time searched so far. The clock may change, or may have
+    been wrong when the intent was recorded. So only the time between this process's polls counts, and each pause
+    counts for no longer than planned.
     """
 
     lists: int = 0
@@ -52,7 +53,7 @@ class SearchPhase(Struct):
     looked_at: datetime | None = None
 
     def look(self, now: datetime, due: datetime, least: timedelta) -> None:
-        """Count the pause since the last poll, but only until `due`, or for `least` if that is longer."""
+        """Count the time since the last poll, but only up to `due`, or for `least` if that is longer."""
         if self.looked_at is not None:
             self.waited += max(timedelta(), min(now, max(due, self.looked_at + least)) - self.looked_at)
         self.looked_at = now
@@ -61,8 +62,8 @@ class SearchPhase(Struct):
 class RunPhase(Struct):
     """A running batch.
 
-    `denied` is set if its backend does not know it. `asked_at` is when it was first cancelled. `over_at` is when it
-    was first seen to have ended, while its files are not named.
+    `denied` is set if its backend does not know it. `asked_at` is when orch first cancelled it. `over_at` is when a
+    poll first saw that it had ended, while its files are not yet named.
     """
 
     denied: Denied | None = None
@@ -71,7 +72,7 @@ class RunPhase(Struct):
 
 
 class BestReading(Struct, frozen=True):
-    """The best reading of a result file: its bytes, the rows that it names, and the reason if it is incomplete."""
+    """The best copy of a result file: its bytes, its number of rows, and the reason if it is incomplete."""
 
     bytes: int
     rows: int
@@ -79,11 +80,11 @@ class BestReading(Struct, frozen=True):
 
 
 class FilesPhase(Struct):
-    """The files of an ended batch, with the `best` reading of each.
+    """The files of an ended batch. `best` has the best copy of each.
 
     `whole` is the best reading of all files together, first reached at `unchanged_since`. `least_told` is the
-    smallest total size in bytes that the backend reported. `begun_at` is the first poll of this process. `resumed_at`
-    is the first poll after orch missed the end of the wait.
+    smallest total size, in bytes, that the backend reported. `begun_at` is the first poll of this process.
+    `resumed_at` is the first poll after orch missed the end of the wait.
     """
 
     best: dict[str, BestReading] = field(default_factory=dict)
@@ -95,10 +96,11 @@ class FilesPhase(Struct):
     resumed_at: datetime | None = None
 
     def look(self, until: datetime, now: datetime) -> datetime:
-        """Return the latest time to poll, which is later if orch was down, or the machine asleep, when the wait
-        ended.
+        """Return the latest time to wait for files. It is extended if orch was down, or the machine asleep, at
+        `until`.
 
-        The first poll may happen during an outage, and one failed poll must not cause rows to be paid for again.
+        The first poll afterwards may happen during an outage. One failed poll must not cause rows to be paid for
+        again.
         """
         is_unwatched = self.looked_at is None or self.looked_at < until - FILES_APPEAR
         if now >= until and is_unwatched and self.resumed_at is None:
@@ -107,7 +109,7 @@ class FilesPhase(Struct):
         return until if self.resumed_at is None else max(until, self.resumed_at + FILES_APPEAR)
 
     def has_grown(self, told: int | None) -> bool:
-        """True if the backend reports a larger size than before."""
+        """True if the backend reports a larger size than the smallest size that it reported before."""
         if told is not None and (self.least_told is None or told < self.least_told):
             self.least_told = told
         return told is not None and told != self.least_told
@@ -118,11 +120,11 @@ P = TypeVar("P", SendPhase, SearchPhase, RunPhase, FilesPhase)
 
 
 class PolledShard(Struct):
-    """The next poll of a shard, its last `seen` state since `changed`, and the observations of its phase.
+    """The next poll of a shard, the last state `seen` and when it `changed`, and the observations of its phase.
 
-    `failing_since` is when calls to its backend began to fail, `busy_since` when the backend had no more room. `at`
-    is the latest time observed. Clocks may be changed, and machines sleep. So waits are measured in watched time: the
-    pauses between polls, each for no longer than planned.
+    `failing_since` is when calls to its backend began to fail; `busy_since` is when the backend ran out of room. `at`
+    is the latest time observed. Clocks may be changed, and machines sleep. So orch measures waits in watched time:
+    the pauses between polls, each for no longer than planned.
     """
 
     due: datetime
@@ -141,10 +143,10 @@ class PolledShard(Struct):
         return self._phase
 
     def pass_to(self, now: datetime) -> None:
-        """Advance to `now`. If the clock shows more time than was watched, or was set back, the stored times move
-        with it.
+        """Advance to `now`, and shift the stored times by the time that was not watched.
 
-        All time counts before a batch is sent, because nothing is paid yet. A search counts its own pauses.
+        Time was not watched if the clock was set back, or shows a longer pause than planned. Before a batch is sent,
+        all time counts, because nothing is paid yet. A search counts its own pauses.
         """
         if now < self.at and self.at - now <= STALE:
             return  # a call took this long, and `now` is its start
@@ -173,9 +175,9 @@ class PollSchedule(Struct):
     _hurried: set[str] = field(default_factory=set)
 
     def push(self, batch_id: str) -> None:
-        """Store a provider's event that a batch changed, so that it is polled at once. May be called from any thread.
+        """Record a provider's event that a batch changed, so that the batch is polled immediately. Thread-safe.
 
-        An event may come before the shard has its batch's id, so the event is kept until then. Events name the same
+        An event may arrive before the shard has its batch's id, so the event is kept until then. Events name the same
         batch as `batches/1a` or `1a`.
         """
         with self._lock:
@@ -184,13 +186,13 @@ class PollSchedule(Struct):
                 del self._pushed[next(iter(self._pushed))]
 
     def of(self, shard: Shard, now: datetime) -> PolledShard:
-        """Return the poll state of a shard, with its times as they are seen from `now`."""
+        """Return the poll state of a shard, with its times advanced to `now`."""
         look = self._by_shard.setdefault(shard.id, PolledShard(now, None, now, now))
         look.pass_to(now)
         return look
 
     def is_due(self, shard: Shard, handle: BackendHandle, now: datetime) -> bool:
-        """True if a shard is due for a poll. Our own server is always due."""
+        """True if a shard is due for a poll. A shard at our own server is always due."""
         if handle.is_own:
             return True
         look = self.of(shard, now) if shard.id in self._by_shard else None
@@ -216,7 +218,7 @@ class PollSchedule(Struct):
         seen: object = None,
         usual: Usual = UNKNOWN,
     ) -> datetime:
-        """Store a poll and the state that it saw. Return the time since which the shard has been in this state."""
+        """Record a poll and the state that it found. Return the time since which the shard has been in this state."""
         look = self.of(shard, now)
         look.failing_since = look.busy_since = None
         if look.seen != seen:
@@ -239,9 +241,9 @@ class PollSchedule(Struct):
         *,
         is_busy: bool = False,
     ) -> None:
-        """Store a failed poll. The next poll comes after the usual pause, or when the backend asked for it.
+        """Record a failed poll. The next poll comes after the usual pause, or at the time that the backend asked for.
 
-        With `is_busy`, the backend answered, so it is not failing.
+        With `is_busy`, the backend answered, so it does not count as failing.
         """
         look = self.of(shard, now)
         look.polls += 1
@@ -253,7 +255,7 @@ class PollSchedule(Struct):
         look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
 
     def hurry(self, shard: Shard, now: datetime) -> None:
-        """Poll a shard at once, for a reason of our own. Repeated calls have no effect."""
+        """Make a shard due immediately, for a reason of our own. Repeated calls have no effect."""
         if shard.id not in self._hurried and (look := self._by_shard.get(shard.id)) is not None:
             look.due = now
         self._hurried.add(shard.id)
@@ -270,8 +272,9 @@ def _name(batch_id: str) -> str:
 def next_look(base: float, polls: int, *, seed: str, ends_in: float | None = None) -> float:
     """Return the seconds until the next poll of a batch, after this many polls without news. Pure.
 
-    `base` is the shortest pause. Each pause is 1.5 times the one before, up to five times `base` and ten minutes.
-    When batches usually end (`ends_in` seconds from now), the pause is `base` again. A fifth of it is random.
+    `base` is the shortest pause. Each pause is 1.5 times the previous one, up to five times `base` and ten minutes.
+    Around the usual end of batches (`ends_in` seconds from now), the pause is `base` again. A fifth of the pause is
+    random.
     """
     longest = max(base, min(LONGEST_FACTOR * base, LONGEST))
     pause = min(longest, base * GROWTH ** min(polls, 10))

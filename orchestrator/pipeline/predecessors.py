@@ -1,4 +1,4 @@
-"""Predecessors: schedules whose nights other schedules follow, and jobs that other jobs wait for."""
+"""Predecessors: jobs that other jobs wait for, and schedules whose nights other schedules follow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Predecessor(StrEnum):
 
 
 def standing(store: Store, job: Job | None) -> tuple[Predecessor, str]:
-    """Return the state of a job as a predecessor, and the reason."""
+    """Return a job's state as a predecessor, with the reason."""
     if job is None:
         return Predecessor.NOT_WELL, "it was removed"
     if job.error is not None:
@@ -51,7 +51,7 @@ def named(store: Store, home: str, text: str) -> Job:
 
 
 def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
-    """Return a predecessor with its state. Raises UsageError or, if it did not succeed, RefusedError."""
+    """Return a predecessor with its state. Raises UsageError if there is none, RefusedError if it did not succeed."""
     job = named(store, home, text)
     found, why = standing(store, job)
     if found is Predecessor.NOT_WELL:
@@ -60,7 +60,7 @@ def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
 
 
 def record(store: Store, schedule: Schedule, now: datetime) -> None:
-    """Record the nights of a schedule that follow ended nights of its predecessor. Raises InputError."""
+    """Record the nights that follow ended nights of a schedule's predecessor. Raises InputError if it was removed."""
     if store.schedules.get(str(schedule.after)) is None:
         raise InputError("the schedule that it comes after was removed")
     for night in _following(store, schedule, now):

@@ -1,8 +1,8 @@
 """Calls to providers outside the daemon's thread, so that a hanging call delays only its own shard.
 
-Each backend has a few threads. A shard has one stage in progress at a time, whose result is picked up at the next
-round. A thread that hangs in a call keeps its shard, but not the backend's other shards, other backends or the
-planner. The process ends without waiting for the thread, as if it were killed.
+Each backend has a few threads. A shard runs one stage at a time; the next round picks up the result. A thread that
+hangs in a call blocks only its shard, not other shards, other backends or the planner. The process ends without
+waiting for the thread, as if it were killed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 THREADS = 4
-"""Maximum number of parallel calls to one backend. Enough to leave threads for polls if a call is slow or hangs."""
+"""Maximum number of parallel calls to one backend. If one call is slow or hangs, threads remain for polls."""
 STOP_SECONDS = 2.0
 
 
 class Done(Struct, Generic[T], frozen=True):
-    """The result of an ended stage."""
+    """The result of a stage that has ended."""
 
     value: T
 
@@ -38,29 +38,29 @@ class ProviderCalls(Protocol):
     def do(
         self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
     ) -> Done[T] | None:
-        """Return the result of the stage under `key`, or start the stage. None until it has ended.
+        """Return the result of the stage under `key`, or start the stage. Return None until it has ended.
 
         Raises the error of the stage. A backend runs only one `alone` stage at a time. The answer of a stage that
-        `pays` is billed, and no later call can find it.
+        `pays` is billed, and no later call can retrieve it.
         """
 
     def collect(self, key: str) -> Done[Any] | None:
         """Return the result of the stage under `key`, or None until it has ended. Raises the error of the stage."""
 
     def is_busy(self, key: str) -> bool:
-        """True if the stage under this key is in progress, or its result was not picked up."""
+        """True if the stage under this key is in progress, or its result has not been picked up."""
 
     def busy_for(self, key: str) -> float:
-        """Return the seconds for which the stage under this key has been in progress, or 0."""
+        """Return how many seconds the stage under this key has been in progress; 0 if it is not."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until a stage ends, for at most this many seconds."""
+        """Wait until a stage ends, for at most `seconds`."""
 
     def close(self) -> None:
-        """Start nothing more, and leave hanging stages behind."""
+        """Start no more stages, and abandon stages that hang."""
 
     def paying(self) -> list[str]:
-        """Return the backends at which a stage that pays is in progress."""
+        """Return the backends that are running a stage that pays."""
 
 
 class Inline:

@@ -1,4 +1,4 @@
-"""Rows that upstreams refused and our server retries, as its `/health` reports them."""
+"""Rows that upstreams refused and our server retries, as reported by its `/health`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MOST_GROUPS = 3
 
 
 def rows_in_back_off(health: Mapping[str, Any], batch_id: str | None, left: int) -> int:
-    """Return how many of the `left` rows of a batch wait between two attempts.
+    """Return how many of the `left` rows of a batch wait for a retry.
 
-    If upstreams work only on refused rows, the other rows wait too: their upstream lets no row through.
+    If upstreams work only on refused rows, all rows wait: their upstream accepts no row.
     """
     refused = sum(int(group["rows"]) for group in _groups(health) if group["batch"] == batch_id)
     if not refused:

@@ -1,4 +1,4 @@
-"""Selection of a job file's documents and tasks by `--limit`, `--only` and `--task`."""
+"""Choice of a job file's documents and tasks by `--limit`, `--only` and `--task`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_NAMES = 20_000
 
 
 class Scope(Struct, frozen=True):
-    """Scope of a run: the first `limit` documents, `only` documents by name or pattern, and tasks. Empty: all."""
+    """Scope of a run: the first `limit` documents, `only` by name or pattern, and tasks. Empty means all."""
 
     limit: int | None = None
     only: tuple[str, ...] = ()
@@ -38,12 +38,12 @@ class Scope(Struct, frozen=True):
         return cls(told.get("limit"), tuple(told.get("only") or ()), tuple(told.get("tasks") or ()))
 
     def to_options(self) -> dict[str, object]:
-        """Return the options that a job stores; empty for an unlimited scope."""
+        """Return this scope as options stored with a job; empty if the scope is unlimited."""
         told = {"limit": self.limit, "only": list(self.only), "tasks": list(self.tasks)}
         return {name: value for name, value in told.items() if value}
 
     def check_tasks(self, spec: JobSpec) -> None:
-        """Raise UsageError for a task that the job file lacks."""
+        """Raise UsageError for a task that is not in the job file."""
         known = [task.id for task in spec.tasks]
         for name in self.tasks:
             if name not in known:
@@ -51,7 +51,7 @@ class Scope(Struct, frozen=True):
                 raise UsageError(f"--task {name}: the job file has no such task", hint=hint)
 
     def documents(self, found: Sequence[int | None]) -> int | None:
-        """Return the number of documents in scope, from the number per source; None if unknown."""
+        """Return the number of documents in scope, given the number in each source. None if it is unknown."""
         known = [number for number in found if number is not None]
         if self.only or len(known) < len(found):
             return None
@@ -72,7 +72,7 @@ def names_document(wanted: str, key: str) -> bool:
 
 
 def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
-    """Return up to three documents that a user may have meant by a name without a document."""
+    """Return up to three documents that a user may have meant by a name that matches no document."""
     from difflib import get_close_matches
 
     having = [key for key in keys if wanted in key]
@@ -83,7 +83,7 @@ def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
 
 
 class Selection:
-    """Chooses documents one after the other, in the order of the job file.
+    """Chooses documents one at a time, in the order of the job file.
 
     With `needs_text`, only readable documents count towards the limit.
     """
@@ -102,18 +102,18 @@ class Selection:
         return self._scope.limit is not None and self._taken >= self._scope.limit
 
     def may_hold(self, key: str, *, is_table: bool) -> bool:
-        """True if a file must be read, because it or some of its rows may be chosen."""
+        """True if a file must be read because it, or a row in it, may be chosen."""
         return not self.is_over and (is_table or self._is_named(key, key))
 
     def takes(self, key: str, file: str) -> bool:
-        """Take a document of this file if it is in scope, and count it. True if it was taken."""
+        """Choose and count a document of this file if it is in scope. True if it was chosen."""
         if self.is_over or not self._is_named(key, file):
             return False
         self._taken += 1
         return True
 
     def passes_over(self, key: str, problem: str) -> bool:
-        """True if the next document is chosen instead of this unreadable one."""
+        """Skip an unreadable document. True if the next document is chosen in its place."""
         if not self._needs_text or self.is_over:
             return False
         self._passed_over += 1
@@ -130,7 +130,7 @@ class Selection:
         return bool(found)
 
     def check(self) -> None:
-        """Raise UsageError for a name without a document, with the nearest names, or if no document is readable."""
+        """Raise UsageError, with the nearest names, if a name matches no document, or if no document is readable."""
         if self._passed_over and not self._taken:
             told = f"none of {number_of(self._passed_over, 'document')} can be read: {self._first_unreadable}"
             raise UsageError(told, hint="`orch validate --list` names them all")
@@ -144,9 +144,10 @@ class Selection:
 
 
 def sampled(spec: JobSpec, base: Path, number: int, reading: ReadingSettings) -> tuple[str, ...]:
-    """Return the keys of up to `number` documents, in the job file's order. Nothing is read.
+    """Return the keys of up to `number` documents, in the job file's order. The documents are not read.
 
-    Rows of tables are left out. Raises InputError as reading does, and UsageError if the job file names only tables.
+    Rows of tables are left out. Raises InputError for the same mistakes as reading does. Raises UsageError if the job
+    file names only tables.
     """
     from orchestrator.documents import Readers, listed
     from orchestrator.documents.kinds import split_name

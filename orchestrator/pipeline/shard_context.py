@@ -1,4 +1,4 @@
-"""Context that a shard's stages share: backends, provider calls, polls and waits."""
+"""Context shared by a shard's stages: backends, provider calls, polls and waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AFTER_FILES = (
     "Rows without an answer are then asked again, three times in all. They may be paid already: "
     "`orch cancel {job}`, then `orch retry {job}`, asks them sooner"
 )
-"""Words added to the reason for waiting for a batch's files."""
+"""Sentence appended to the reason for waiting for a batch's files."""
 
 
 class ShardWork:
@@ -83,11 +83,11 @@ class ShardWork:
         return self.provider_calls.do(handle.name, shard.id, stage, alone=alone, pays=pays)
 
     def is_asking(self, shard: Shard) -> bool:
-        """True if a stage of a shard is in progress, or its result was not picked up."""
+        """True if a stage of a shard is in progress, or its result has not been picked up."""
         return self.provider_calls.is_busy(shard.id)
 
     def stage_of(self, shard: Shard) -> ShardState:
-        """Return the state whose stage is next. A started stage is finished first, even if the shard has moved."""
+        """Return the state whose stage runs next. A stage in progress ends first, even if the shard has moved."""
         return self._begun.get(shard.id, shard.state) if self.is_asking(shard) else shard.state
 
     # --- waits
@@ -100,7 +100,7 @@ class ShardWork:
     def refused_account(
         self, job: Job, shard: Shard, handle: BackendHandle, error: AccountError, what: CallKind
     ) -> bool:
-        """Hold a shard of a refused account, and pause sending. Always returns False, as nothing moved.
+        """Hold a shard whose account was refused, and pause sending. Always returns False: nothing moved.
 
         Raises AccountError after repeated refusals.
         """
@@ -109,7 +109,7 @@ class ShardWork:
         return self.hold(job, self.store.shards.get(shard.id), HoldCode.ACCOUNT, held)
 
     def hold(self, job: Job, shard: Shard, code: HoldCode, why: str) -> bool:
-        """Record why a shard waits. A new reason is also an event. Always returns False, as nothing moved."""
+        """Record why a shard waits. A new reason also creates an event. Always returns False: nothing moved."""
         if code is HoldCode.FILES and job.cancel_requested_at is None:
             why = f"{why}. {_AFTER_FILES.format(job=job.id)}"
         if (shard.held, shard.held_code) != (why, code):
@@ -119,7 +119,7 @@ class ShardWork:
         return False
 
     def hold_failed(self, job: Job, shard: Shard, error: BackendError) -> bool:
-        """Record that a shard waits because a call to its backend failed. Always returns False, as nothing moved."""
+        """Record that a shard waits because a call to its backend failed. Always returns False: nothing moved."""
         code = HoldCode.BUSY if isinstance(error, BackendBusy) else HoldCode.UNREACHABLE
         return self.hold(job, shard, code, error.message)
 

@@ -1,4 +1,4 @@
-"""Steps of one shard: from its rows to a batch, and until the batch has ended and its rows are settled.
+"""Steps of one shard: from its rows to a batch, and from the batch to settled rows.
 
 `provider_calls` runs calls to a hosted backend outside the daemon's thread; our own server is called directly. After
 any failure at a backend, the shard waits for a limited time, with a reason.
@@ -22,11 +22,11 @@ from orchestrator.pipeline.submit.dispatch import Dispatch
 from orchestrator.pipeline.submit.preflight import Preflights
 
 UNREACHABLE = timedelta(seconds=30)
-"""How long a backend may leave calls unanswered before orch reports it as unreachable."""
+"""How long a backend may fail to answer calls before orch reports it as unreachable."""
 
 
 class ShardSteps:
-    """Takes the shards of a home's jobs through their states."""
+    """Moves the shards of a home's jobs through their states."""
 
     def __init__(self, work: ShardWork) -> None:
         self._store = work.store
@@ -55,7 +55,9 @@ class ShardSteps:
         return self._work.admission_control
 
     def advance(self, job: Job, shard: Shard) -> bool:
-        """Take one step of a shard, or pick up the result of its stage. True if something moved. Raises OrchError."""
+        """Take one step of a shard, or pick up the result of its stage. True if anything changed. Raises
+        OrchError.
+        """
         try:
             return self._step(job, shard)
         except BackendRemoved as error:
@@ -78,27 +80,27 @@ class ShardSteps:
                 return False
 
     def dissolve(self, job: Job, shard: Shard, reason: str) -> None:
-        """Dissolve an unsent shard. Its rows wait for another shard."""
+        """Dissolve a shard that was not sent. Its rows wait for another shard."""
         settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
         self.remote_cleanup.add(shard.id)
         self._work.note(job, EventKind.SPLIT, reason, shard)
 
     def give_up(self, shard: Shard) -> None:
-        """End an unsent shard. The caller ends its rows."""
+        """End a shard that was not sent. The caller ends its rows."""
         settling.abandon(self._home, shard)
         self._store.shards.move(shard, ShardState.CANCELLED, held=None)
         self.remote_cleanup.add(shard.id)
 
     def poll_cancelled(self, job: Job) -> None:
-        """Poll a job's rerouted batches at once, because their rows may be needed elsewhere."""
+        """Poll a job's rerouted batches immediately, because their rows may be needed elsewhere."""
         now = self._work.now()
         for shard in self._store.shards.of_job(job.id):
             if shard.rerouted_at is not None and shard.state is ShardState.SUBMITTED:
                 self._work.polls.of(shard, now).due = now
 
     def unreachable(self, job: Job) -> str | None:
-        """Return why a job is stuck if no backend with its batches answers, else None."""
+        """Return why a job cannot progress if no backend with its batches answers, else None."""
         why = None
         for shard in self._store.shards.of_job(job.id):
             if shard.state not in AT_BACKEND:

@@ -1,7 +1,7 @@
 """Succession of edited job files: the new job supersedes the unfinished earlier job.
 
-Once the new job is recorded, the earlier job sends nothing. Its rows in flight continue while the new job awaits a
-row of their batch. Then the earlier job is cancelled.
+Once the new job is recorded, the earlier job sends no more rows. A batch in flight continues while the new job waits
+for one of its rows. Then the earlier job is cancelled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def open_jobs(store: Store, home: str) -> list[JobId]:
 
 
 def successor(store: Store, job: Job) -> Job | None:
-    """Return the job that superseded this one, even if its build failed, or None."""
+    """Return the job that superseded this job, or None. The build of the new job may have failed."""
     name = job.options.get(SUPERSEDED_BY)
     return None if name is None else store.jobs.find(name)
 
@@ -50,7 +50,7 @@ def edited(store: Store, job: Job) -> list[Job]:
 
 
 def follow_folder(store: Store, job: Job) -> None:
-    """Let unfinished jobs follow their file into a moved folder, even if it was edited there."""
+    """Point unfinished jobs to their file in a moved folder, even if the file was edited there."""
     for other in _open(store, job.home):
         before = Path(other.source)
         is_same_name = other.kind is job.kind and before.name == Path(job.source).name

@@ -1,4 +1,4 @@
-"""Advice for failed rows, by error code, once a job is over and nothing is retried. Pure.
+"""Advice for failed rows, by error code, once a job is over and no row is retried. Pure.
 
 `row_errors` decides what happens to a row while its job runs.
 """
@@ -60,13 +60,13 @@ ADVICE: dict[str, str] = {
 
 
 def advice_for(code: str) -> str:
-    """Return advice about rows that failed with a code: ours, or a provider's own."""
+    """Return advice about rows that failed with this code, from orch or a provider."""
     return ADVICE.get(code) or ADVICE[classify(None, code, None, None).rule]
 
 
 def added_advice(code: str) -> str | None:
-    """Return the advice to show after a failed row's message, or None if the message itself says what to do.
+    """Return the advice to show after a failed row's message, or None if the message already contains it.
 
-    Messages about documents, and about answers that reached their bound, contain their advice.
+    Messages about documents, and about answers that reached their token limit, contain their advice.
     """
     return None if code in {*DocumentProblem, "truncated", "endless_blanks"} else advice_for(code)

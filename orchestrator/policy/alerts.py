@@ -22,11 +22,12 @@ from orchestrator.settings.stored_spec import expires
 PATIENCE = 2 * MINUTE
 """Seconds that a backend may be unreachable before an alert. Most backends recover sooner."""
 HELD = 30 * MINUTE
-"""Seconds that a batch may wait to be sent, found or answered before an alert. Shorter waits for quotas and budgets
-occur every night.
+"""Seconds that a batch may wait to be sent, found or answered before an alert.
+
+Shorter waits for quotas and budgets occur every night.
 """
 ENOUGH = 20
-"""Least number of rows with an outcome from which their share of failures is judged."""
+"""Minimum number of rows with an outcome before orch judges the share of failures."""
 
 
 class AlertKind(StrEnum):
@@ -44,9 +45,9 @@ class AlertKind(StrEnum):
 
 
 class Alert(Struct, frozen=True):
-    """A problem of a job and the action taken. Each kind, job and `what` is reported once.
+    """A problem of a job and the action taken. Each combination of kind, job and `what` is reported once.
 
-    `code` says what keeps rows from running; None for other alerts.
+    `code` says what keeps rows from running; it is None for other alerts.
     """
 
     kind: AlertKind
@@ -58,12 +59,12 @@ class Alert(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Key under which the alert is recorded as reported."""
+        """Key that records the alert as reported."""
         return f"{self.kind}:{self.job.id}:{self.what}"
 
 
 class Notice(Struct, frozen=True):
-    """A problem that concerns no job. Each kind and `what` is reported once."""
+    """A problem that concerns no job. Each combination of kind and `what` is reported once."""
 
     kind: AlertKind
     what: str
@@ -72,7 +73,7 @@ class Notice(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Key under which the notice is recorded as reported."""
+        """Key that records the notice as reported."""
         return f"{self.kind}::{self.what}"
 
 
@@ -100,7 +101,7 @@ class MonitoredJob(Struct, frozen=True):
 
 
 def due(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> list[Alert]:
-    """Return a job's current alerts, whether or not they were reported before."""
+    """Return a job's current alerts, including alerts that were already reported."""
     return [
         *_deadline(watched, settings, now),
         *_events(watched.job, watched.events),
@@ -112,7 +113,7 @@ def due(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> list[A
 
 
 def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None) -> list[Alert]:
-    """Return the alerts of a job that is over. The job may have ended between two checks.
+    """Return the alerts of a job that is over. It may have ended between two checks.
 
     `withheld` is the reason why the output was not delivered, or None.
     """

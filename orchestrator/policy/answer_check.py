@@ -1,4 +1,4 @@
-"""Checks answers against their tasks, and returns their values: text, JSON, labels or vectors."""
+"""Checks of answers against their tasks, and the values of answers: text, JSON, labels or vectors."""
 
 from __future__ import annotations
 
@@ -20,40 +20,41 @@ from orchestrator.settings.task_spec import Task
 
 
 class AnswerCheck:
-    """Requirements for the answers to a task, and the value that a merged row shows."""
+    """Requirements for the answers to a task, and the value that merged rows show."""
 
     takes_cut = False
-    """True if an answer that ended at `max_tokens` is accepted although it may be incomplete."""
+    """True if an answer that ended at `max_tokens`, and so may be incomplete, is accepted."""
     has_codes = False
     """True if each answer must repeat the code of its row."""
     has_quotes = False
-    """True if answers quote their documents."""
+    """True if answers contain quotes from their documents."""
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """Return `(code, message)` of an answer's problem, or None; the codes are in `row_errors.BAD_ANSWERS`."""
         raise NotImplementedError
 
     def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
-        """Return `(code, message)` if an answer does not repeat the code of its own row, or None."""
+        """Return `(code, message)` if an answer does not repeat its own row's code, else None."""
         return None
 
     def is_repaired(self, answer: Answer) -> bool:
-        """True for an answer without a problem whose JSON was surrounded by other text."""
+        """True if an answer is accepted but its JSON was surrounded by other text."""
         return False
 
     def quotes(self, answer: Answer) -> list[Quote]:
-        """Return the quotes in an answer without a problem."""
+        """Return the quotes in an accepted answer."""
         return []
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
-        """Return the value of an answer without a problem."""
+        """Return the value of an accepted answer."""
         return raw_output(answer, body)
 
 
 def check_of(task: Task, calibration: ConfidenceCurve | None = None, *, job_name: str = "") -> AnswerCheck:
-    """Return the check of a task's answers; `calibration` is for the task's labels, if known answers gave a curve.
+    """Return the check of a task's answers.
 
-    Codes of rows are derived with the name of the job.
+    `calibration` is the curve for the task's labels, if known answers gave one. `job_name` is used to derive the
+    codes of rows.
     """
     if task.kind == "embedding":
         return VectorCheck(task.dimensions)
@@ -78,11 +79,11 @@ class _Reading(Struct, frozen=True):
 
 
 class OutputCheck(AnswerCheck):
-    """Requirements for the answers to a task: not empty, and JSON that fits the schema, if any.
+    """Requirements for the answers to a task: not empty, and JSON that fits the schema, if there is one.
 
-    With `repair`, JSON inside other text is accepted too. With `has_named_quotes`, properties count as quotes by
-    their names too, not only by the schema's marks. With `codes_of`, the name of a job, answers must give back the
-    codes of its rows.
+    With `repair`, JSON surrounded by other text is accepted too. With `has_named_quotes`, properties also count as
+    quotes by their names, not only by the schema's marks. `codes_of` is the name of a job whose row codes answers
+    must repeat.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class OutputCheck(AnswerCheck):
         return list({quote.path: quote for quote in (*marked, *named)}.values())
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
-        """Return the parsed answer if there is a schema, else its text."""
+        """Return the parsed JSON if there is a schema, else the answer's text."""
         if self._check is not None and answer.text:
             if "null" not in answer.text and row_codes.PROPERTY not in answer.text:
                 try:  # the text fits: only nulls and text around the JSON differ
@@ -216,7 +217,7 @@ class LabelCheck(OutputCheck):
 
 
 class VectorCheck(AnswerCheck):
-    """Requirements for a vector, of `size` numbers if a size was requested."""
+    """Requirements for a vector. It has `size` numbers, if a size was requested."""
 
     def __init__(self, size: int | None) -> None:
         self._size = size

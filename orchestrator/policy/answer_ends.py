@@ -1,4 +1,4 @@
-"""Ends of answers: complete, at `max_tokens`, withheld, or with a full context window. Pure."""
+"""How answers end: complete, at `max_tokens`, withheld, or with a full context window. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITHHELD = frozenset(
         "sensitive",
     }
 )  # fmt: skip
-"""Finish reasons of answers that a provider's filter stopped.
+"""Finish reasons of answers stopped by a provider's filter.
 
 Bedrock: `content_filtered`, `guardrail_intervened`. Gemini: `safety` to `spii`. Cohere: `ERROR_TOXIC`. Z.ai:
 `sensitive`.
@@ -27,13 +27,13 @@ _KNOWN = _AT_BOUND | _WITHHELD | {
     "stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal", "complete",
     "completed",
 }  # fmt: skip
-"""Finish reasons of complete answers, and of answers that other rules judge."""
+"""Known finish reasons: of complete answers, and of answers that other rules judge."""
 
 CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
 FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
 _ENDLESS_BLANKS = 60
-"""Minimum whitespace characters at the end of an answer that show a loop, not an indentation."""
+"""Minimum whitespace characters at the end of an answer that show a loop instead of an indentation."""
 
 
 def is_cut(answer: Answer) -> bool:
@@ -62,9 +62,9 @@ def cut_at(text: str, before: str) -> tuple[str, str]:
 
 
 class Bound(NamedTuple):
-    """The most tokens that a request allowed its answer.
+    """Maximum tokens that a request allowed its answer.
 
-    An answer with up to `slack` tokens fewer may have reached the bound, too: providers count reasoning in steps.
+    An answer up to `slack` tokens shorter may have reached the limit too: providers count reasoning in steps.
     """
 
     tokens: int
@@ -72,7 +72,7 @@ class Bound(NamedTuple):
 
 
 def no_bound() -> Bound | None:
-    """Return None: the bound is not known."""
+    """Return None. The limit is not known."""
     return None
 
 
@@ -81,8 +81,8 @@ def full_window(
 ) -> tuple[str, str] | None:
     """Return `(code, message)` if the answer ended because the context window was full, else None.
 
-    If an answer was cut for its length although it had not reached its `bound`, it filled the context window. Several
-    choices are not judged, because only the sum of their tokens is known.
+    An answer that was cut for its length before it reached its `bound` has filled the context window. Answers with
+    several choices are not judged, because only the sum of their tokens is known.
     """
     if end_kind(answer.finish_reason) in WINDOW_FULL:
         return FULL

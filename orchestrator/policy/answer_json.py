@@ -1,6 +1,6 @@
-"""JSON in answers that contain other text too: in a fence, after a sentence or thoughts. Pure.
+"""JSON in answers that contain other text too: in a code fence, or after a sentence or thoughts. Pure.
 
-Nothing is completed or guessed: the text must hold exactly one whole value.
+Missing JSON is never completed or guessed: the text must contain exactly one complete value.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ _MARKS: Mapping[str, str] = MappingProxyType(
         "here is my thought process:": "here is my response:",
     }
 )
-"""Marks at the beginning and end of thoughts, in lower case: Qwen, DeepSeek, Nemotron and Seed, Kimi, Magistral, Sky
-and QwQ, Command, Apertus, Gemma 4, MedGemma, Pangu, Granite 3 (vllm/reasoning, 2026-11)."""
+"""Marks at the beginning and end of a model's thoughts, in lower case.
+
+Models: Qwen, DeepSeek, Nemotron and Seed, Kimi, Magistral, Sky and QwQ, Command, Apertus, Gemma 4, MedGemma, Pangu,
+Granite 3 (vllm/reasoning, 2026-11).
+"""
 _WORDS = "here is my response:"
-"""An end mark that counts only after a beginning mark, because ordinary answers contain these words, too."""
+"""End mark that counts only after a beginning mark, because ordinary answers contain these words too."""
 _find_marks = re.compile("|".join(map(re.escape, (*_MARKS, *_MARKS.values()))), re.IGNORECASE).finditer
 # Harmony, the format of gpt-oss: channels; the last `final` channel is the answer.
 _CHANNEL = "<|channel|>"
@@ -47,7 +50,7 @@ _BARE_FINAL = "assistantfinal"
 
 
 class EndlessThoughts(ValueError):
-    """Thoughts without an end mark, so that no text after their beginning is the answer."""
+    """Raised for thoughts without an end mark: no text after their beginning is the answer."""
 
 
 def marks_in(text: str) -> list[tuple[int, int]]:
@@ -97,7 +100,7 @@ _NONE = object()
 
 
 class NotOneValue(ValueError):
-    """A text without exactly one whole JSON value."""
+    """Raised for a text without exactly one complete JSON value."""
 
 
 def _no_number(text: str) -> Any:
@@ -186,8 +189,8 @@ def _next(text: str, start: int) -> int:
 
 
 def _after_bracket(text: str, start: int) -> int:
-    """Return the index after the bracket that closes the bracket at `start`. Raises NotOneValue if there is no such
-    bracket.
+    """Return the index after the bracket that closes the bracket at `start`. Raises NotOneValue if it is not
+    closed.
     """
     depth = 0
     for at in range(start, len(text)):

@@ -1,4 +1,4 @@
-"""Texts, refusals and calls in the parts of an answer, in the shapes of different servers. Pure."""
+"""Texts, refusals and calls in the parts of an answer, in the formats of different servers. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _OTHERS = frozenset(
 )  # fmt: skip
 """Kinds of parts that are not text."""
 _THOUGHTS = ("think", "thought", "reason", "summary")
-"""Words in the kinds of parts that hold thoughts."""
+"""Words in the names of part kinds that hold thoughts."""
 _BESIDE = frozenset({"type", "text", "annotations", "logprobs", "citations"})
 WORDLESS = frozenset({"message", "reasoning"})
-"""Kinds of items in a response that are neither tool calls nor other additions to its text."""
+"""Kinds of response items that are neither tool calls nor other additions to the text."""
 
 
 _LEVELS = 6
-"""Number of levels of lists and objects whose members are read one by one."""
+"""Levels of lists and objects whose members are decoded one by one."""
 
 
 def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
@@ -62,7 +62,7 @@ def content_text(content: Any, *, is_response: bool = False) -> str | None:
 
 
 def refusal_text(refusal: Any, content: Any = None) -> str | None:
-    """Return the refusal stated in a message or in its parts; None if there is none."""
+    """Return the refusal in a message or in its parts, or None."""
     if refusal:
         return refusal if isinstance(refusal, str) else msgspec.json.encode(refusal).decode()
     parts = content if isinstance(content, list) else ()
@@ -71,7 +71,7 @@ def refusal_text(refusal: Any, content: Any = None) -> str | None:
 
 
 def has_calls(message: Mapping[str, Any]) -> bool:
-    """True if a message calls tools, or has audio or pictures. Snowflake's empty calls do not count."""
+    """True if a message has tool calls, audio or pictures. Snowflake's empty calls do not count."""
     call, audio = message.get("function_call"), message.get("audio")
     is_call = bool(call.get("name")) if isinstance(call, dict) else bool(call)
     is_audio = bool(audio.get("data")) if isinstance(audio, dict) else bool(audio)
@@ -95,12 +95,12 @@ def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
 
 
 def is_other(item: Any) -> bool:
-    """True if an item of a response is neither a message nor reasoning."""
+    """True if a response item is neither a message nor reasoning."""
     return not isinstance(item, dict) or _word(item, "type", "message") not in WORDLESS
 
 
 def _word(fields: Mapping[str, Any], name: str, usual: str) -> str:
-    """Return a field's word, or `usual` if the field is missing or has another type, so that no text is lost."""
+    """Return a string field, or `usual` if the field is missing or has another type, so that no text is lost."""
     value = fields.get(name)
     return value if isinstance(value, str) and value else usual
 
@@ -108,8 +108,8 @@ def _word(fields: Mapping[str, Any], name: str, usual: str) -> str:
 def _is_part(part: Any, *, is_listed: bool, has_kinds: bool) -> bool:
     """True for a text among parts, and for an object of a known `type`. Other JSON is an answer, not a part.
 
-    In a list, an object with a `type` and a text is a part of an unknown kind. With `has_kinds`, any `type` makes a
-    part.
+    In a list, an object with a `type` and a text is a part of an unknown kind. With `has_kinds`, any object with a
+    `type` is a part.
     """
     if isinstance(part, dict) and (kind := _word(part, "type", "")):
         is_known = kind in _TEXTS or not _is_text(kind)
@@ -122,12 +122,12 @@ def _is_bare(part: Any) -> bool:
 
 
 def _is_text(kind: str) -> bool:
-    """True if parts of this kind hold the answer's text: every kind but thoughts and the known kinds without text."""
+    """True if parts of this kind hold answer text. Only thoughts and kinds known to have no text do not."""
     return kind not in _OTHERS and not any(word in kind for word in _THOUGHTS)
 
 
 def part_text(part: Any) -> str | None:
-    """Return the text of one part; None for a thought, a call or any other part without text."""
+    """Return the text of a part, or None for a thought, a call or another part without text."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict) or not _is_text(_word(part, "type", "text")):

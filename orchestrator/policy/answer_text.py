@@ -1,7 +1,7 @@
-"""Reads the body of an answer: its text, how it ended, and whether the model refused.
+"""Reading of an answer's body: its text, how it ended, and if the model refused.
 
-A body of the usual shape is decoded in one step. Any other body is read part by part, so that an odd part affects no
-other part.
+A body in the usual format is decoded in one step. Any other body is read part by part, so that a malformed part does
+not affect the others.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ _QUOTE = ord('"')
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The content of a body.
+    """The content of an answer's body.
 
-    `has_other` is True for tool calls, embeddings or the like, beside a text or without a text. `refusal` is the
-    model's text if it is marked as a refusal. `data` is the field that an embedding has in place of choices.
-    `messages` are the texts of a response with several messages, which `text` joins. `choices` counts answers to one
-    request.
+    `has_other` is true for tool calls, embeddings and the like, with or without text. `refusal` is the model's text
+    if it is marked as a refusal. `data` is the field that an embedding has instead of choices. `messages` are the
+    texts of a response with several messages, which `text` joins. `choices` counts answers to one request.
     """
 
     text: str | None
@@ -35,7 +34,7 @@ class Answer(msgspec.Struct, frozen=True):
     data: msgspec.Raw | None = None
     messages: tuple[str, ...] = ()
     is_missing: bool = False
-    """True if the body has no part that could hold any kind of answer."""
+    """True if the body has no part that could hold an answer of any kind."""
     choices: int = 1
 
 
@@ -170,7 +169,7 @@ def _of_choice(choice: _OddChoice) -> Answer:
 
 
 def _fields(raw: msgspec.Raw) -> dict[str, Any]:
-    """Return the fields of an object, each read separately. A text in place of the object becomes its content."""
+    """Return the fields of an object, each decoded separately. A text in place of the object becomes its content."""
     try:
         return {name: answer_parts.read(value) for name, value in _decode_fields(raw).items()}
     except batch_api.JSON_ERRORS:
@@ -195,7 +194,7 @@ def text_of(line: batch_api.ResultLine) -> str | None:
 
 
 def _reason(incomplete: Any) -> str | None:
-    """Return why a Responses API answer is incomplete, in a chat completion's terms; None if it is complete."""
+    """Return why a Responses API answer is incomplete, as a chat finish reason; None if it is complete."""
     reason = finish_reasons.end_word(incomplete)
     return "length" if reason in ("max_output_tokens", "max_tokens") else reason or None
 

@@ -1,4 +1,4 @@
-"""Reasons why backends refuse batches, and the fate of their rows. Pure."""
+"""Reasons why backends refuse batches, and what happens to their rows. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BatchFault(StrEnum):
 class BatchVerdict(Struct, frozen=True):
     """The reason why a batch was refused, and what happens to the affected rows: one line's row, or all rows.
 
-    `limit` is the number of tokens that may be enqueued, if a refusal for lack of room states it.
+    If the backend had no room and stated its limit, `limit` is the number of tokens that may be enqueued.
     """
 
     kind: BatchFault
@@ -42,7 +42,7 @@ INPUT_LOST = "input_lost"
 
 
 NOT_SENT = "not_sent"
-"""The code of a batch that could not be created for too long."""
+"""Code of a batch that could not be created in time."""
 
 
 TOO_FEW_ROWS = "too_few_rows"
@@ -56,7 +56,7 @@ _GONE = plain_all("batch_gone")
 
 
 STRAY_UPLOADS = "stray_uploads"
-"""The code of a batch that has no input: its backend answered each upload with another file."""
+"""Code of a batch without input, because its backend answered each upload with another file."""
 
 
 _UNSENT = plain_all(NOT_SENT)
@@ -117,10 +117,10 @@ _UNIT = {None: 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
 def classify_batch(code: str | None, message: str | None, line: int | None = None) -> BatchVerdict:
-    """Return the verdict on a batch that was refused for this problem, at its creation or validation. Never raises.
+    """Return the verdict on a batch refused for this problem, at its creation or validation. Never raises.
 
-    All rows of our batches are for one model and endpoint, so a line refused for its model or endpoint stands for all
-    rows.
+    All rows of our batches are for one model and endpoint. So if one line is refused for its model or endpoint, the
+    verdict applies to all rows.
     """
     word, text = plain(code), (message or "")[:MOST_READ]
     row = classify(None if line is None else 400, code, None, message)

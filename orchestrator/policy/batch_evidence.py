@@ -1,8 +1,8 @@
-"""Evidence about an acknowledged batch: whether it is gone, has answers, and has complete files. Pure.
+"""Evidence about an acknowledged batch: is it gone, does it have answers, are its files complete? Pure.
 
-One answer is not proof. A provider's replicas lag, gateways answer for the provider, and files may be read while they
-are written. Rows that count as gone or missing are requested again, and paid twice if their answers turn up after
-all. So each claim needs several answers over some time, and each wait has an end.
+One response is not proof. A provider's replicas lag, gateways answer for the provider, and files may be read while
+they are written. Rows that count as gone or missing are requested again, and paid twice if their answers turn up
+after all. So each claim needs several responses over some time, and each wait has an end.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from orchestrator.core.counts import number_of
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 DENIALS = 4
-"""Number of times that a backend must deny that it knows a batch, or show a list without the batch."""
+"""Number of times that a backend must deny that a batch exists, or show a list without it."""
 DENIED_FOR = 30 * MINUTE
 UNLISTED_FOR = 6 * HOUR
-"""Least duration of the denials if the backend's list cannot be read."""
+"""Minimum duration of the denials if the backend's list cannot be read."""
 HURRIED_DENIALS, HURRIED_FOR = 2, 5 * MINUTE
-"""Number and duration of denials needed for a batch whose rows would otherwise be late at other backends."""
+"""Number and minimum duration of denials for a batch whose rows would otherwise be late at other backends."""
 
 FILES_APPEAR = 15 * MINUTE
-"""Longest wait for files after a batch ends: files may be named late, and readable only later than named."""
+"""Longest wait for files after a batch ends. Files may be named late, and become readable even later."""
 SETTLES = MINUTE
 ANSWERS_KEPT = DAY
-"""Longest wait for answers that exist, even if the deadline is later."""
+"""Longest wait for existing answers, even if the deadline is later."""
 ASSUMED_REASK_TIME = 2 * HOUR
 """Assumed time for asking rows again, before any batch has shown the real time."""
 
 
 class EvidenceVerdict(Struct, frozen=True):
-    """The verdict on a claim. `why` says what orch still waits for; None if no wait is needed."""
+    """The verdict on a claim. `why` says what orch still waits for; None if it need not wait."""
 
     why: str | None = None
 
@@ -45,9 +45,9 @@ class EvidenceVerdict(Struct, frozen=True):
 
 
 class Denied(Struct, frozen=True):
-    """A backend's denials that it knows a batch: their number, and the time of the first denial.
+    """A backend's denials that a batch exists: their number, and the time of the first denial.
 
-    `is_unlisted` is True if the backend's whole list lacks the batch, None if the list could not be read.
+    `is_unlisted` is true if the backend's whole list lacks the batch, and None if the list could not be read.
     """
 
     since: datetime
@@ -56,8 +56,9 @@ class Denied(Struct, frozen=True):
 
 
 def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> EvidenceVerdict:
-    """Judge whether a batch unknown to its backend is gone. `is_needed` is True if its rows are needed elsewhere in
-    time.
+    """Judge if a batch that its backend does not know is gone.
+
+    `is_needed` is true if its rows are needed at another backend to be in time.
     """
     times, least = (HURRIED_DENIALS, HURRIED_FOR) if is_needed else (DENIALS, DENIED_FOR)
     if denied.is_unlisted is None:
@@ -86,10 +87,12 @@ def answers_until(ended: datetime, deadline: datetime | None, again: timedelta |
 def waits_until(
     until: datetime, ended: datetime, now: datetime, *, watched: timedelta, told: timedelta | None
 ) -> datetime:
-    """Return the latest time to wait for answers: later than `until` if only this machine's clock has reached it.
+    """Return the latest time to wait for answers. It is later than `until` if only this machine's clock has passed
+    that time.
 
     This machine's clock can be adjusted, and may have been wrong when the batch `ended`. So the wait must also have
-    passed by the backend's clock (`told` since the end, None if unknown), or while this process `watched`.
+    passed by the backend's clock, or while this process `watched`. `told` is the time since the end by the backend's
+    clock, None if unknown.
     """
     left = until - ended - max(watched, timedelta())
     if now < until or left <= timedelta() or told is None or told >= until - ended:
@@ -98,9 +101,9 @@ def waits_until(
 
 
 class EndedBatch(Struct, frozen=True):
-    """A backend's report on an ended batch's rows and files. With `is_counted`, the backend stated row counts.
+    """A backend's report on an ended batch's rows and files.
 
-    With `has_begun`, at least one row may have run.
+    `is_counted` is true if the backend stated row counts. `has_begun` is true if at least one row may have run.
     """
 
     status: BatchStatus
@@ -113,11 +116,10 @@ class EndedBatch(Struct, frozen=True):
 
 
 def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
-    """Return the time until which to look for a batch's files if its provider says that the batch did nothing.
+    """Return the latest time to look for a batch's files if its provider says that the batch did nothing.
 
-    Three facts say that the batch did nothing: counts of zero, no usage, empty files. `late` is the longest time that
-    the provider's files have come after a batch's end, None if unknown. The wait is at most an hour, even without
-    `late`.
+    Three facts say so: counts of zero, no usage, and empty files. `late` is the longest delay of the provider's files
+    after a batch's end, None if unknown. The wait is at most an hour, even without `late`.
     """
     return ended + (HOUR if late is None else min(HOUR, max(FILES_APPEAR, late)))
 
@@ -129,12 +131,12 @@ def nothing(backend: str, rows: int, until: datetime, now: datetime) -> Evidence
 
 
 def unnamed(status: str | None, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge whether a batch's missing output file will never be named. orch gives up its answers at `until`."""
+    """Judge if a batch's missing output file will never be named. At `until`, orch gives up its answers."""
     return _until(f"the batch is {status}, and names no file with its answers", until, now)
 
 
 def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge whether all files of a batch are named; orch gives up answers that exist at `until`."""
+    """Judge if all files of a batch are named. At `until`, orch gives up answers that exist."""
     if batch.status is BatchStatus.FAILED:
         return EvidenceVerdict()
     if batch.completed and not batch.has_output:
@@ -153,9 +155,9 @@ def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) ->
 
 
 class FileReading(Struct, frozen=True):
-    """The result of reading a batch's files: `rows` with a line, and `bytes` received.
+    """Result of reading a batch's files: `rows` with a line, and `bytes` received.
 
-    `told` is the size that the backend states, or None; with `has_grown`, the backend stated a smaller size before.
+    `told` is the size that the backend states, or None. With `has_grown`, the backend stated a smaller size before.
     `cut` is why a transfer broke off. `absent` are files that are named but missing.
     """
 
@@ -172,7 +174,7 @@ class FileReading(Struct, frozen=True):
         return not (self.rows or self.bytes or self.told or self.absent or self.cut)
 
     def is_more_than(self, other: FileReading | None) -> bool:
-        """True if more has arrived since the other reading."""
+        """True if this reading has more than the other reading."""
         if other is None:
             return True
         return (self.rows, self.bytes, -len(self.absent)) > (other.rows, other.bytes, -len(other.absent))
@@ -181,11 +183,11 @@ class FileReading(Struct, frozen=True):
 def whole(
     reading: FileReading, expected: int, unchanged_since: datetime, until: datetime, now: datetime
 ) -> EvidenceVerdict:
-    """Judge whether a batch's files are complete: as many rows as `expected`, or nothing more to come.
+    """Judge if a batch's files are complete: they have `expected` rows, or will not grow any more.
 
-    Files with exactly the stated length count as complete once they have not grown for a while. A stated size that
-    has grown before proves nothing: it only covers the bytes written so far. If files have another or unknown length,
-    broke off, are missing or hold unrelated rows, orch waits for the rest until `until` at most.
+    Files of exactly the stated length count as complete once they have not grown for a while. A stated size that has
+    grown before proves nothing: it covers only the bytes written so far. In all other cases, orch waits for the rest
+    until `until` at most. This includes files that broke off, are missing or contain unrelated rows.
     """
     if reading.rows >= expected and (expected or not (reading.absent or reading.cut)):
         return EvidenceVerdict()

@@ -1,8 +1,8 @@
 """Budgets shared by several jobs: the money spent in a night or month, and the room for another batch.
 
-A budget holds in each of its periods: the sum of booked costs and the highest possible cost of batches in flight
-never exceeds its stop mark. A batch in flight counts in the current period, whenever it was sent: it is booked when
-it is collected. So nothing has to be carried over at a period's end.
+In each period of a budget, booked costs plus the maximum cost of batches in flight never exceed its stop mark. A
+batch in flight counts in the current period, even if it was sent earlier: it is booked when it is collected. So
+nothing is carried over at the end of a period.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BudgetMark(StrEnum):
 
 
 def counting(budgets: Iterable[Budget], tags: Mapping[str, str]) -> list[Budget]:
-    """Return the budgets that count a job with these tags."""
+    """Return the budgets that apply to a job with these tags."""
     return [one for one in budgets if one.key_value is None or one.key_value in tags.items()]
 
 
@@ -52,10 +52,10 @@ class Period(Struct, frozen=True):
 
 
 def period_at(budget: Budget, now: datetime, zone: tzinfo | None = None) -> Period:
-    """Return the period of a budget that contains `now` (aware), in the time zone `zone` or this machine's.
+    """Return the period of a budget that contains `now` (aware), in `zone` or this machine's time zone.
 
-    A start time that the clocks skip is moved forward by the length of the gap; for a time that they show twice, the
-    first counts.
+    If the clocks skip the start time, it moves forward by the length of the gap. If they show it twice, the first one
+    counts.
     """
     here = now.astimezone(zone)
     months = budget.period == "month"
@@ -82,11 +82,12 @@ def _months(today: date) -> Iterable[date]:
 
 
 class BudgetStanding(Struct, frozen=True):
-    """A budget in its period: dollars booked or accrued, and the most that batches in flight may still cost.
+    """Use of a budget in its period.
 
-    Hourly costs count as spent as far as they have accrued: `running` is this unbooked part of `spent`. The hourly
-    cost until a stop counts as possible cost. `unbounded` names a batch in flight whose cost has no known bound:
-    nothing is sent until it ends.
+    `spent` is dollars booked or accrued. `in_flight` is the most that batches in flight may still cost. Hourly costs
+    count as spent once they have accrued; `running` is the part of `spent` that is not booked yet. The hourly cost
+    until a stop counts as possible cost. `unbounded` names a batch in flight whose cost has no known bound: nothing
+    is sent until it ends.
     """
 
     budget: Budget
@@ -103,12 +104,12 @@ class BudgetStanding(Struct, frozen=True):
 
     @property
     def left(self) -> Decimal:
-        """Dollars neither spent nor in flight."""
+        """Dollars that are neither spent nor in flight; 0 if a batch in flight is unbounded."""
         return Decimal(0) if self.unbounded else max(Decimal(0), self.cap - self.spent - self.in_flight)
 
     @property
     def share(self) -> Decimal:
-        """Share of the amount that is spent."""
+        """Share of the amount that is spent; 1 is all of it."""
         return self.spent / self.budget.amount
 
     @property
@@ -141,19 +142,19 @@ def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
 
 
 def no_time(standing: BudgetStanding, more: Decimal) -> str | None:
-    """Return why upstreams paid by the hour, which cost `more` dollars to stop, must not start, or None."""
+    """Return why upstreams paid by the hour must not start, or None. Stopping them costs `more` dollars."""
     return _unbounded_words(standing) if standing.unbounded else used_up(standing, more)
 
 
 def used_up(standing: BudgetStanding, more: Decimal = Decimal(0)) -> str | None:
-    """Return why hourly costs have to stop now, or None."""
+    """Return why upstreams paid by the hour must stop now, or None."""
     if standing.spent + standing.in_flight + more < standing.cap:
         return None
     return f"budget {standing.budget.name} reached: {_spent_words(standing)}; it renews at {standing.period.renews}"
 
 
 def warning(standing: BudgetStanding) -> str | None:
-    """Return the warning once the warning mark is passed, or None."""
+    """Return a warning if the budget has passed its warning mark, else None."""
     if standing.share < standing.budget.warn_at:
         return None
     which = f"budget {standing.budget.name}, {standing.budget.period} until {standing.period.renews}"
@@ -161,7 +162,7 @@ def warning(standing: BudgetStanding) -> str | None:
 
 
 def warning_code(standing: BudgetStanding) -> str:
-    """Return the key under which a reported warning is recorded: the budget and its period."""
+    """Return the key that records a warning as reported: the budget and its period."""
     return f"{standing.budget.name}/{standing.budget.period}/{standing.period.renews}"
 
 

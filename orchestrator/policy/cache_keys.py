@@ -1,4 +1,4 @@
-"""Cache keys: which requests share an answer, so that a job may reuse an earlier job's answer."""
+"""Cache keys: equal for requests that can share an answer, so that a job can reuse an earlier job's answer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ _decode_sampling = json_decoder(_Sampling).decode
 
 
 def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
-    """Return a key that is the same for all requests that can share an answer; None if a request needs its own
-    answer.
+    """Return a key that is equal for requests that can share an answer. None if a request needs its own answer.
 
-    The key covers the endpoint and the body without its model. The order of the body's own fields does not count; the
-    order within them does, since a schema's properties are answered in their order. A body that samples, with a
-    temperature above 0 and no seed, needs its own answer; so does a body with tools, or a continued conversation that
-    the provider stores.
+    The key covers the endpoint and the body without its model. The order of the body's own fields does not count. The
+    order inside them does, because answers follow the order of a schema's properties. A body that samples
+    (temperature above 0 and no seed) needs its own answer. So does a body with tools, or a continued conversation
+    that the provider stores.
     """
     temperature = body.get("temperature")
     samples = isinstance(temperature, int | float) and temperature > 0 and body.get("seed") is None
@@ -41,9 +40,9 @@ def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
 
 
 def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
-    """Return the cache key of a ready request line; None unless the line itself allows only one answer.
+    """Return the cache key of a finished request line. None unless the line itself allows only one answer.
 
-    A line written twice into a file may be meant to get two answers. With `temperature` 0, a `seed`, or an endpoint
+    If a file contains a line twice, its author may want two answers. With `temperature` 0, a `seed`, or an endpoint
     without sampling, there is only one answer.
     """
     try:
@@ -57,9 +56,9 @@ def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
 
 
 def has_one_answer(line: bytes) -> bool:
-    """True if a ready request line asks for no sampling, so that a pending answer to the same request is enough.
+    """True if a finished request line does not ask for sampling: it can share a pending answer to the same request.
 
-    Lines that may want two answers (`line_cache_key`) have two `custom_id`s.
+    Lines that may want two answers (see `line_cache_key`) have different `custom_id`s.
     """
     try:
         told = _decode_object(line)

@@ -12,14 +12,14 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.money import money
 
 KIND = "canary"
-"""Kind of forecast for the cost of the canary's rows."""
+"""Kind of the forecast of the canary's cost."""
 PART = 4
-"""The canary may take the time until the job's deadline, divided by this."""
+"""Divisor of the time from the build to the job's deadline. The canary may take that fraction."""
 MOST_CODES = 3
 
 
 class CanaryLimits(Struct, frozen=True):
-    """Limits for the canary: the share of its rows that may fail, and its cost as a multiple of the forecast."""
+    """Limits for the canary: the share of rows that may fail, and the maximum cost as a multiple of the forecast."""
 
     max_failed: float
     max_cost: float
@@ -28,7 +28,7 @@ class CanaryLimits(Struct, frozen=True):
 class CanaryFigures(Struct, frozen=True):
     """Results of the canary's rows: their number, failures by code, and cost in dollars.
 
-    `foreseen` is the forecast cost, None if there is no forecast.
+    `foreseen` is the forecast cost in dollars, or None.
     """
 
     rows: int
@@ -38,24 +38,24 @@ class CanaryFigures(Struct, frozen=True):
 
 
 class CanaryVerdict(Struct, frozen=True):
-    """The decision whether the other rows follow, with its reason."""
+    """Decision to send or stop the remaining rows, with its reason."""
 
     passed: bool
     reason: str
 
 
 def places(rows: int, wanted: int) -> list[int]:
-    """Return the places (from 1) of `wanted` rows among `rows`: the middles of equal parts, in order."""
+    """Return the positions (from 1) of `wanted` rows among `rows`: the middles of equal parts, in order."""
     return [(2 * part + 1) * rows // (2 * wanted) + 1 for part in range(wanted)]
 
 
 def until(built_at: datetime, deadline: datetime | None) -> datetime | None:
-    """Return when the other rows go without the canary's results; None without a deadline."""
+    """Return when the other rows are sent even without the canary's results. None without a deadline."""
     return None if deadline is None else built_at + (deadline - built_at) / PART
 
 
 def judge(seen: CanaryFigures, limits: CanaryLimits) -> CanaryVerdict:
-    """Decide about the job once all rows of its canary have an outcome."""
+    """Decide if the other rows are sent, once all canary rows have an outcome."""
     failed = sum(seen.failed.values())
     told = f"{failed:,} of {number_of(seen.rows, 'row')} that went first failed{_codes(seen.failed)}"
     if failed > limits.max_failed * seen.rows:

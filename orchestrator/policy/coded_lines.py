@@ -17,11 +17,11 @@ from orchestrator.policy.answer_text import Answer
 from orchestrator.policy.dialect.structured import with_last_words
 
 MOST_BYTES = 300
-"""Maximum number of bytes by which a code lengthens a line; a schema in the prompt names the property too."""
+"""Maximum bytes by which a code lengthens a line. A schema stated in the prompt names the property too."""
 
 
 def with_property(line: bytes) -> bytes:
-    """Return a task's request line whose schema has the property for the code."""
+    """Return a task's request line with the code's property added to its schema."""
     parsed = raw_line(line)
     for name in ("response_format", "text"):
         if name in parsed.body:
@@ -31,7 +31,7 @@ def with_property(line: bytes) -> bytes:
 
 @lru_cache(maxsize=64)
 def _with_property(raw: bytes) -> bytes:
-    """Return `response_format` or `text` with the property; cached, as all lines of a task have the same."""
+    """Return `response_format` or `text` with the property. Cached, because a task's lines all have the same."""
     asked = msgspec.json.decode(raw)
     holder = asked.get("json_schema") or asked.get("format") or {}
     if isinstance(holder.get("schema"), dict):
@@ -40,7 +40,7 @@ def _with_property(raw: bytes) -> bytes:
 
 
 def with_code(line: bytes, job_name: str) -> bytes:
-    """Return a request line, in any dialect, whose prompt ends with the code of its row."""
+    """Return a request line, in any dialect, with its row's code at the end of the prompt."""
     parsed = raw_line(line)
     code = row_codes.code_of(job_name, parsed.custom_id)
     asked = next(name for name in ("messages", "input") if name in parsed.body)
@@ -50,12 +50,12 @@ def with_code(line: bytes, job_name: str) -> bytes:
 
 
 def code_in(answer: Answer) -> str | None:
-    """Return the code that an answer gives back, whether or not it fits its schema; None if it has no code."""
+    """Return the code in an answer, even if the answer does not fit its schema. None if it has no code."""
     return next((code for said in (answer.text, *reversed(answer.messages)) if (code := _code_in(said))), None)
 
 
 def bare_text(text: str, schema: Mapping[str, Any] | None) -> str:
-    """Return an answer's text; a code that the schema does not ask for is removed."""
+    """Return an answer's text without the code, unless the schema asks for the code."""
     value = _value_in(text)
     bare = row_codes.without_code(value, schema)
     return text if bare is value else msgspec.json.encode(bare).decode()

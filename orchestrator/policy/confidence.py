@@ -1,9 +1,9 @@
-"""Confidence in a label: the model's probability, and how often such labels were right. Pure.
+"""Confidence in a label: the model's probability, and how often labels with that probability were right. Pure.
 
-A model's probability of a label is the product of its tokens' probabilities. Models are too sure of themselves, each
-in its own way. If known answers show which labels were right, a logistic curve through them turns the model's
-probability into the share that is right. The method is Platt's (Probabilistic Outputs for Support Vector Machines,
-1999). Its priors ensure that no finite number of known answers makes a label certain.
+A model's probability of a label is the product of its tokens' probabilities. Models are overconfident, each in its
+own way. If known answers show which labels were right, a logistic curve is fitted to them. It turns the model's
+probability into the share of labels that are right. The method is Platt's (Probabilistic Outputs for Support Vector
+Machines, 1999). Its priors ensure that no finite number of known answers makes a label certain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.core.finish_reasons import first_choice
 from orchestrator.core.json_decoders import json_decoder
 
 ENOUGH = 20
-"""Known answers needed to calibrate."""
+"""Minimum number of known answers for a calibration."""
 _MOST_SURE = 1 - 1e-6
 _STEPS = 50
 _SMALL = 1e-9
@@ -36,7 +36,7 @@ class _Token(msgspec.Struct):
 
     @property
     def raw(self) -> bytes:
-        """UTF-8 bytes of the token; a part of a character has bytes but no text."""
+        """UTF-8 bytes of the token. A token that is part of a character has bytes but no text."""
         try:
             return bytes(self.utf8) if self.utf8 else self.token.encode("utf-8", "replace")
         except ValueError:
@@ -102,22 +102,22 @@ def _tokens(body: msgspec.Raw) -> list[_Token]:
 
 
 class ConfidenceCurve(Struct, frozen=True):
-    """The curve of a task: the chance that a label is right is `1 / (1 + exp(-(slope * logit + offset)))`."""
+    """Calibration curve of a task. The chance that a label is right is `1 / (1 + exp(-(slope * logit + offset)))`."""
 
     slope: float
     offset: float
     known: int
 
     def confidence(self, probability: float) -> float:
-        """Return the share of labels with this probability that are right, from 0 to 1."""
+        """Return the share (0 to 1) of labels with this probability that are right."""
         return _logistic(self.slope * _logit(probability) + self.offset)
 
 
 def fitted_curve(known: Sequence[tuple[float, bool]]) -> ConfidenceCurve | None:
-    """Return the curve through labels with known probability and correctness; None if there are too few.
+    """Fit a curve to labels whose probability and correctness are known. None if there are too few.
 
-    If a model is right less often the surer it is, its probability says nothing: then all labels have the overall
-    share.
+    If a model is right less often when it is more certain, its probability says nothing. Then all labels get the
+    overall share of right labels.
     """
     if len(known) < ENOUGH:
         return None
@@ -133,7 +133,7 @@ def fitted_curve(known: Sequence[tuple[float, bool]]) -> ConfidenceCurve | None:
 
 
 def _fitted(points: Sequence[tuple[float, float]], base: float) -> tuple[float, float]:
-    """Return the most likely slope and offset, by Newton's method with steps that are halved until they help."""
+    """Return the most likely slope and offset, by Newton's method. Steps are halved until they improve the fit."""
     here, loss = (0.0, base), _loss(points, 0.0, base)
     for _ in range(_STEPS):
         step = _newton(points, *here)

@@ -1,6 +1,6 @@
-"""Cron expressions and durations of schedules: their validity and triggers.
+"""Cron expressions and durations of schedules: validation and triggers.
 
-Triggers are in wall-clock time; `schedule_times` maps it to instants, even where the clocks change.
+Triggers are in wall-clock time. `schedule_times` maps them to instants, even when the clocks change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def length(text: str) -> timedelta:
-    """Return a duration such as 90m or 6h. Raises InputError."""
+    """Parse a duration such as 90m or 6h. Raises InputError."""
     seconds = seconds_of(text) or 0.0
     if not 0 < seconds <= LONGEST.total_seconds():
         raise InputError(f"{text!r} is not a length of time up to {LONGEST.days}d; write 90m, 6h or 2d")
@@ -32,14 +32,14 @@ def length(text: str) -> timedelta:
 
 
 def check_cron(cron: str) -> None:
-    """Raise InputError unless a cron expression is valid and occurs at all."""
+    """Raise InputError if a cron expression is invalid or never fires."""
     if trigger(cron).get_next_fire_time(None, datetime(2024, 1, 1, tzinfo=UTC)) is None:
         raise InputError(f"{cron!r} never comes: no month has that day")
 
 
 @lru_cache(maxsize=256)
 def comes_often(cron: str) -> bool:
-    """True if a cron expression occurs more than once on some day."""
+    """True if a cron expression fires more than once on some day."""
     dates: set[date] = set()
     at, fires = datetime(2024, 1, 1, tzinfo=UTC), trigger(cron)
     for _ in range(_SAMPLE):
@@ -84,7 +84,7 @@ def trigger(cron: str) -> CronTrigger:
 
 
 def _weekdays(field: str) -> str:
-    """Return the names of a field's weekdays: to cron 0 and 7 are Sunday, to the trigger 0 is Monday."""
+    """Return a cron field with weekday names. In cron, 0 and 7 are Sunday; in the trigger, 0 is Monday."""
     if field == "*":
         return field
     names: list[str] = []

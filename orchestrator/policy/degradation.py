@@ -1,6 +1,6 @@
-"""Detects an engine that has become slower than before at the same number of rows at once. Pure.
+"""Detection of an engine that has become slower at the same number of rows in flight. Pure.
 
-An engine that is slow from the start is a slow engine. An engine that does far less than an hour ago leaks memory,
+An engine that was always slow is just a slow engine. An engine that does far less than an hour ago leaks memory,
 throttles or shares its GPU, and a restart helps.
 """
 
@@ -15,15 +15,15 @@ WINDOW_SECONDS = 60.0
 SLOW_SECONDS = 300.0
 """Seconds that an engine must have been slow before a restart."""
 SLOW_SHARE = 0.6
-"""Below this share of its own best rate, an engine is slow."""
+"""Share of its own best rate below which an engine counts as slow."""
 REST_SECONDS = 3600.0
-"""Least seconds between two restarts for slowness."""
+"""Minimum seconds between two restarts for slowness."""
 
 
 class SpeedWatch(Struct):
-    """An engine's work, window by window. Times are seconds of one clock.
+    """Work of an engine, window by window. All times are seconds of one clock.
 
-    A window is compared with the best window that had about as many rows in flight (within a factor of two).
+    A window is compared with the best window with a similar number of rows in flight (within a factor of two).
     """
 
     best: dict[int, float] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class SpeedWatch(Struct):
     _restarted: float = float("-inf")
 
     def observe(self, at: float, done: float, rows: int) -> str | None:
-        """Record the work done so far and the rows in flight; return a reason to restart, or None."""
+        """Record the total work done and the rows in flight. Return a reason to restart the engine, or None."""
         if self._begin is None or done < self._begin[1] or rows == 0:
             # Without rows in flight, the engine shows no speed.
             self._begin, self._rows = (at, done), []
@@ -48,13 +48,13 @@ class SpeedWatch(Struct):
         return self._judge(at, rate, size) if is_level else None
 
     def too_large(self, at: float, size: int, most: int | None) -> str | None:
-        """Return why an engine must restart because of its host memory (in bytes); None if it need not."""
+        """Return why an engine must restart for its use of host memory, or None. `size` and `most` are in bytes."""
         if most is None or size <= most or at - self._restarted < REST_SECONDS:
             return None
         return f"it takes {size:,} bytes of the machine's memory; the limit is {most:,}"
 
     def restarted(self, at: float) -> None:
-        """Note a restart: the engine is compared with its work from now on."""
+        """Record a restart. Earlier work is no longer used for comparison."""
         self._restarted, self._begin = at, None
         self._slow.clear()
         self.best.clear()

@@ -1,4 +1,4 @@
-"""Main cause of a job's delay: the avoidable delay that took the most time, by its events. Pure."""
+"""Main cause of a job's delay: the avoidable delay with the most time, according to the job's events. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.core.shards import Shard
 from orchestrator.policy.overdue import seconds_beyond
 
 WORTH_TELLING = 5 * MINUTE
-"""Shortest delay, in seconds, that is named as a cause."""
+"""Minimum delay, in seconds, that is reported as a cause."""
 BEGINS = (
     EventKind.ROUTED, EventKind.SUBMITTED, EventKind.WAITING, EventKind.HELD, EventKind.STOPPED, EventKind.CANCEL,
 )  # fmt: skip
@@ -115,6 +115,6 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
 
 
 def standstill(state: JobState, events: Sequence[Event]) -> str | None:
-    """Return the obstacle of an open job, according to its daemon's last event; None without an obstacle."""
+    """Return why an open job does not progress, from its daemon's last event. None if that event is not a wait."""
     is_open = not state.is_final and state is not JobState.WAITING
     return events[-1].reason if is_open and events and events[-1].kind == EventKind.WAITING else None

@@ -1,4 +1,4 @@
-"""Vectors in the answers of `/v1/embeddings`. Pure."""
+"""Embedding vectors in the answers of `/v1/embeddings`. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ FLOAT_BYTES = 4
 _DOUBLE_BYTES = 8
 _LAST_29 = (1 << 29) - 1
 _SMALLEST, _LARGEST = 1e-30, 1e6
-"""Range of the numbers other than 0 that models output."""
+"""Plausible range for the magnitude of a nonzero number in a vector."""
 _FEWEST = 32
-"""Bytes of the shortest vector of whole numbers; a shorter text is a vector of floats that was cut."""
+"""Bytes of the shortest accepted int8 vector if its size is unknown. Shorter data is read as floats, and may be cut
+off.
+"""
 
 
 class NoVector(Exception):
-    """An answer without a usable vector; the message says why."""
+    """Raised if an answer has no usable vector; the message says why."""
 
 
 class _Entry(msgspec.Struct):
@@ -58,9 +60,9 @@ def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
 
 
 def _unpacked(text: str, size: int | None) -> list[float]:
-    """Return the numbers in base64, as floats or as one-byte whole numbers (int8).
+    """Decode base64 to numbers: floats or one-byte integers (int8).
 
-    Nothing in an answer says which: the first plausible reading counts.
+    An answer does not state the format, so the first plausible decoding is used.
     """
     try:
         packed = b64decode(text, validate=True)
@@ -85,11 +87,11 @@ def _as_form(packed: bytes, form: str) -> list[float]:
 
 
 def _are_plausible(numbers: list[float]) -> bool:
-    """True if these numbers may be a vector. Bytes in another form give huge or tiny numbers, or NaN."""
+    """True if these numbers may be a vector. Bytes decoded in the wrong format give huge or tiny numbers, or NaN."""
     return all(number == 0 or _SMALLEST < abs(number) < _LARGEST for number in numbers)
 
 
 def _are_doubles(packed: bytes) -> bool:
-    """True for 64-bit floats converted from 32-bit ones: their last 29 bits are zero."""
+    """True if these are 64-bit floats converted from 32-bit floats: their last 29 bits are zero."""
     count, rest = divmod(len(packed), _DOUBLE_BYTES)
     return not rest and any(packed) and not any(low & _LAST_29 for low in struct.unpack(f"<{count}Q", packed))

@@ -25,11 +25,12 @@ from orchestrator.settings.backends import RayBackend
 
 CPU_CACHE_GIB = "4"
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
-"""Seconds before a process that ended by itself is restarted: the first and the longest pause. Each pause is twice
-the previous one, unless the process ran for WELL_SECONDS.
+"""Seconds to wait before restarting a process that ended by itself: first and longest pause.
+
+Each pause is twice the previous one. The pause is reset once the process has run for WELL_SECONDS.
 """
 TRIES = 3
-"""Engines are given up once the process has ended this many times in a row without reaching a cluster."""
+"""Consecutive times that the process may end without reaching a cluster. Then orch gives up its engines."""
 STATES = {
     "pending": EngineState.PENDING,
     "lost": EngineState.PENDING,
@@ -51,7 +52,7 @@ class _Seen(Struct):
 
 
 class RayDriver:
-    """Runs engines on a Ray cluster, from any thread. `root` is the log folder; `tell` gets messages."""
+    """Runs engines on a Ray cluster. Thread-safe. `root` is the log folder; `tell` receives messages."""
 
     def __init__(
         self, root: Path, settings: RayBackend, environ: Mapping[str, str], tell: Callable[[str], None]
@@ -62,16 +63,16 @@ class RayDriver:
         self._environ = environ
         self._tell = tell
         self._key = secrets.token_urlsafe(32)
-        """Other users may reach the engines, so engines answer only requests with this key."""
+        """API key that engines require, because other users of the cluster may reach them."""
         self._lock = threading.RLock()
         self._wanted: set[Key] = set()
         self._seen: dict[Key, _Seen] = {}
         self._process: RayProcess | None = None
         self._connected_at: float | None = None
         self._ends = 0
-        """Number of times in a row that the child ended before WELL_SECONDS."""
+        """Number of consecutive times that the child ended before WELL_SECONDS."""
         self._unreached = 0
-        """Number of times in a row that the child ended without reaching the cluster."""
+        """Number of consecutive times that the child ended without reaching the cluster."""
         self._again_at = float("-inf")
         self._closed = False
 
@@ -157,7 +158,7 @@ class RayDriver:
         self._say()
 
     def _say(self) -> None:
-        """Tell the process the wanted engines; start the process if necessary."""
+        """Send the wanted engines to the process; start the process if necessary."""
         if self._process is None:
             self._keep_running()
         else:

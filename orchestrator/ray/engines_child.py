@@ -44,11 +44,11 @@ TRIES = 3
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
 READY_SECONDS = 3600.0
 GRACE_SECONDS = 10.0
-"""Seconds that an engine has to end by itself."""
+"""Seconds that an engine has to shut down by itself."""
 LAST_WORDS_SECONDS = 20.0
-"""Maximum seconds from the end of stdin to the end of this process, even if Ray hangs."""
+"""Maximum seconds between the end of stdin and the end of this process, even if Ray hangs."""
 ANSWER_SECONDS = 8.0
-"""Seconds within which a live cluster lists its nodes. Ray itself waits minutes for a dead cluster."""
+"""Seconds in which a live cluster must list its nodes. Ray itself waits minutes for a dead cluster."""
 LOOK_SECONDS = 0.25
 LOST_PAUSE_SECONDS = 0.5
 TAIL_LINES = 25
@@ -160,7 +160,9 @@ def _is_healthy(url: str) -> bool:
 
 
 def only_ours() -> TextIO:
-    """Reserve standard output for events and return it. Other output, such as Ray's, goes to standard error."""
+    """Reserve standard output for events and return the stream. Redirect all other output, such as Ray's, to standard
+    error.
+    """
     ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return ours
@@ -170,7 +172,7 @@ EVENTS: list[TextIO] = []
 
 
 def tell(event: str, **more: Any) -> None:
-    """Write one event. A closed pipe is ignored, because this process must still end its engines."""
+    """Write one event. Ignores a closed pipe, because this process must still end its engines."""
     for out in EVENTS:
         with contextlib.suppress(OSError):
             out.write(json.dumps({"event": event, **more}) + "\n")
@@ -178,7 +180,7 @@ def tell(event: str, **more: Any) -> None:
 
 
 class Placed:
-    """One wanted engine: its actor, which Ray recreates if a node dies, and the events about it."""
+    """One wanted engine: its actor and its events. Ray recreates the actor if a node dies."""
 
     def __init__(self, wanted: dict[str, Any], leash: str) -> None:
         self.wanted = wanted
@@ -197,7 +199,9 @@ class Placed:
             )
 
     def _make(self) -> None:
-        """Ask Ray for a placement group with an actor. Both wait for a node with room, so a cluster may grow."""
+        """Ask Ray for a placement group and an actor in it. Both wait for a node with room, so an autoscaling cluster
+        can grow.
+        """
         wanted, spreads = self.wanted, self.wanted["strategy"] == "SPREAD"
         gpus = 0 if spreads else wanted["gpus"]  # with SPREAD, the engine's own Ray executor reserves the GPUs
         bundle = {"CPU": wanted["cpus"], **({"GPU": gpus} if gpus else {}), **wanted["resources"]}
@@ -281,7 +285,7 @@ class WantedEngines:
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     def want(self, wanted: list[dict[str, Any]]) -> None:
-        """Run exactly these engines. A wanted engine that is still ending restarts at a later call."""
+        """Run exactly these engines. An engine that is still shutting down is restarted at a later call."""
         named = {one["id"]: one for one in wanted}
         for name in [name for name in self._running if name not in named]:
             self._ending[name] = asyncio.create_task(self._end(name, *self._running.pop(name)))
@@ -328,7 +332,7 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
-    """Read stdin in a thread, so that this process ends soon after stdin, even if Ray hangs."""
+    """Read stdin in a thread, so that this process ends soon after stdin closes, even if Ray hangs."""
     for line in sys.stdin:
         lines.put(line)
     lines.put(None)
@@ -337,7 +341,7 @@ def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
 
 
 async def serve(leash: str, lines: queue.SimpleQueue[str | None]) -> None:
-    """Follow the lines on stdin until stdin ends."""
+    """Process the lines from stdin until stdin ends."""
     fleet = WantedEngines(leash)
     while (line := await asyncio.to_thread(lines.get)) is not None:
         fleet.want(json.loads(line)["wanted"])
@@ -350,7 +354,7 @@ def connect(address: str) -> None:
 
 
 def _give_up(address: str) -> None:
-    """End this process after ANSWER_SECONDS, even if Ray still waits; runs in a thread."""
+    """End this process after ANSWER_SECONDS, even if Ray still waits. Runs in a thread."""
     threading.Event().wait(ANSWER_SECONDS)
     tell("unreachable", problem=f"the Ray cluster at {address} has not answered for {ANSWER_SECONDS:g} s")
     os._exit(4)

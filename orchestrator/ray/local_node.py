@@ -1,4 +1,4 @@
-"""This machine as a node of a Ray cluster. The user starts and ends the node, which needs no orch process to run."""
+"""This machine as a node of a Ray cluster. The user starts and ends the node; it runs without any orch process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ START_SECONDS = 180.0
 END_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 STARTED = "Ray runtime started"
-"""Printed by `ray start --block` once Ray's processes run. The command then stays in the foreground."""
+"""Text that `ray start --block` prints once Ray's processes run. The command then stays in the foreground."""
 
 
 class RayNode(Struct, frozen=True):
@@ -38,7 +38,7 @@ class RayNode(Struct, frozen=True):
 
     @property
     def runs(self) -> bool:
-        """True if the node's process still runs. A later process with the same id does not count."""
+        """True if the node's process still runs. A later process that reuses its id does not count."""
         return _began(self.pid) == self.began
 
 

@@ -35,7 +35,7 @@ HOW = (
 
 
 class RayEvent(msgspec.Struct, frozen=True):
-    """A line of the process. Its fields depend on `event` (see engines_child.py)."""
+    """An event from the process. Its fields depend on `event` (see engines_child.py)."""
 
     event: str
     id: str = ""
@@ -67,7 +67,7 @@ def require_ray(python: Path, environ: Mapping[str, str]) -> None:
 
 
 def cluster_status(python: Path, address: str, environ: Mapping[str, str]) -> RayEvent:
-    """Return the nodes of the cluster at an address, and its free resources. Raises EngineUnavailable."""
+    """Return the nodes and free resources of the cluster at an address. Raises EngineUnavailable."""
     require_ray(python, environ)
     try:
         done = subprocess.run(
@@ -95,8 +95,9 @@ def _event(line: bytes) -> RayEvent | None:
 
 
 class RayProcess:
-    """A process that starts when this object is created. A thread passes its events to `heard`, and finally its exit
-    code to `ended`. Its stderr is appended to `log_path`.
+    """A child process that starts when this object is created.
+
+    A thread passes its events to `heard`, and its exit code to `ended`. Its stderr is appended to `log_path`.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class RayProcess:
         return self._process.pid
 
     def want(self, engines: Sequence[Mapping[str, Any]]) -> None:
-        """Run exactly these engines. A process that has ended ignores this; `ended` reports its end."""
+        """Run exactly these engines. Does nothing if the process has ended; `ended` reports that."""
         line = json.dumps({"wanted": list(engines)}).encode() + b"\n"
         try:
             stdin = self._stdin()

@@ -6,14 +6,17 @@ python reading_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMOR
 
 The numbers are the limits of `process.WorkerLimits`.
 
-Both directions carry lines of JSON, each followed by as many raw bytes as it states. On stdin: `{"id", "bytes"}` and
-the call as packed by `messages`. On stdout: `{"event": "room", "cpus"}` with the cluster's CPUs, once connected and
-at every change; `{"event": "done", "id", "trip", "detail", "sizes", "bytes"}` and the packed values. Two events are
-the last: `{"event": "unreachable", "problem"}`, and `{"event": "unfit", "problem"}` if a node cannot run a task.
+Both directions carry lines of JSON, each followed by the number of raw bytes that the line states.
 
-A task needs a node with the same version of orch-batch. Ray does not repeat tasks: if a node or process is lost,
-this process repeats the call once, and a second loss fails the call. This process ends when stdin does, and Ray then
-ends its tasks.
+On stdin: `{"id", "bytes"}` and the call as packed by `messages`.
+
+On stdout: `{"event": "room", "cpus"}` with the cluster's CPUs, once connected and after every change. `{"event":
+"done", "id", "trip", "detail", "sizes", "bytes"}` is followed by the packed values. Two events end the output:
+`{"event": "unreachable", "problem"}`, and `{"event": "unfit", "problem"}` if a node cannot run a task.
+
+A task needs a node with the same version of orch-batch. Ray does not repeat tasks. If a node or process is lost, this
+process repeats the call once; a second loss fails the call. This process ends when stdin does, and Ray then ends its
+tasks.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ def read(request: bytes, limits: tuple[int, int, float, int, int], version: str)
 
 
 def only_ours() -> BinaryIO:
-    """Reserve standard output for events. Output of Ray and its libraries goes to standard error."""
+    """Reserve standard output for events. Redirect output of Ray and its libraries to standard error."""
     ours = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return ours
@@ -71,7 +74,7 @@ class SentCalls:
         self._cpus = -1.0
 
     def tell(self, event: str, payloads: list[bytes] | None = None, **more: Any) -> None:
-        """Write an event; a closed pipe is ignored."""
+        """Write an event. Ignores a closed pipe."""
         sizes = [len(payload) for payload in payloads or ()]
         head = {"event": event, "sizes": sizes, "bytes": sum(sizes), **more}
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The node's side of a Ray task: one call in a worker process, under the same limits as locally."""
+"""The node's side of a Ray task: one call in a worker process, with the same limits as local calls."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ _worker = cache(Single)
 
 
 def answer(request: bytes, limits: WorkerLimits) -> tuple[str, str, list[bytes]]:
-    """Carry out the call that `messages.dumps` packed. Return the trip ("" if none), its detail and the packed
-    values.
+    """Run the call that `messages.dumps` packed. Return the trip ("" if none), its detail and the packed values.
 
     Raises StorageError if no process can be started.
     """

@@ -29,9 +29,9 @@ from orchestrator.core.version import __version__
 CHILD = Path(__file__).resolve().parent / "reading_child.py"
 END_SECONDS = 10.0
 AHEAD = 2
-"""Calls in progress per CPU of the cluster, so that no CPU waits for this process."""
+"""Calls in progress per CPU of the cluster. More than one, so that no CPU waits for this process."""
 FIRST_CALLS = 16
-"""Calls to submit while the cluster has no CPUs yet: waiting tasks make a cluster grow."""
+"""Calls to submit while the cluster has no CPUs yet. Waiting tasks make an autoscaling cluster grow."""
 _READ = 1 << 20
 # Variables that the child gets. They contain no keys.
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "no_proxy", "NO_PROXY")
@@ -50,10 +50,10 @@ class ClusterTask:
 
 
 class Cluster(Struct, frozen=True):
-    """A Ray cluster. `python` is the interpreter with Ray and orch-batch; `address` is Ray's address, such as
-    `auto`.
+    """A Ray cluster. `python` is the interpreter with Ray and orch-batch; `address` is Ray's address, such as `auto`.
 
-    A cluster that is silent for `patience` seconds counts as absent. Even a busy machine starts Ray in that time.
+    A cluster that is silent for `patience` seconds counts as absent. That is enough for Ray to start even on a busy
+    machine.
     """
 
     python: Path
@@ -62,11 +62,11 @@ class Cluster(Struct, frozen=True):
 
 
 class ClusterPool:
-    """Runs calls on a cluster. The first call starts the child. Use from one thread at a time.
+    """Runs calls on a cluster. The first call starts the child. Not thread-safe.
 
-    At most `workers` calls are in progress (default: enough to keep all CPUs of the cluster busy). `check` is called
-    every LOOK_SECONDS during a wait for results, and may raise to end the wait. Raises JobFilesError if the cluster
-    is unreachable or lost, or has a node without this version of orch-batch.
+    At most `workers` calls are in progress. The default keeps all CPUs of the cluster busy. `check` is called every
+    LOOK_SECONDS during a wait for results, and may raise to end the wait. Raises JobFilesError if the cluster is
+    unreachable or lost, or has a node without this version of orch-batch.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ClusterPool:
 
     @property
     def most(self) -> int:
-        """Maximum calls in progress."""
+        """Maximum number of calls in progress."""
         return self._most
 
     @property
@@ -110,7 +110,7 @@ class ClusterPool:
         return task
 
     def results(self, task: ClusterTask) -> Iterator[Any]:
-        """Yield the values of a call. Raises Tripped after the last value if the call did not finish."""
+        """Yield the values of a call. If the call did not finish, raises Tripped after the last value."""
         while not task.is_over:
             self._pump()
         self._held -= task.held

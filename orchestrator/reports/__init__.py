@@ -1,1 +1,1 @@
-"""Status, cost and night reports: from data to text, tables and pages."""
+"""Status, cost and night reports: data, and their rendering as text, tables and pages."""

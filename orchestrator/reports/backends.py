@@ -24,7 +24,7 @@ NEWEST = 200
 """Number of newest batches from which turnaround is computed."""
 RECENT = timedelta(hours=24)
 BOUNDS = (60, 300, 900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 16 * 3600, 24 * 3600)
-"""Upper bounds of the turnaround groups, in seconds. A last group has the batches that took longer."""
+"""Upper bounds of the turnaround groups, in seconds. A last group holds slower batches."""
 
 Health = Callable[[str], Mapping[str, Any] | None]
 """Returns the health report of a backend's batch server, or None if no server runs."""
@@ -33,7 +33,7 @@ Health = Callable[[str], Mapping[str, Any] | None]
 def backends_report(store: Store, settings: Config, health: Health, now: datetime) -> list[dict[str, Any]]:
     """Describe each backend, in the order of orch.toml, in the stable form of docs/reference/json.md.
 
-    Then come backends that orch.toml no longer has, if batches of this home's open jobs are there.
+    Backends removed from orch.toml follow if open jobs of this home still have batches there.
     """
     learned, fields = store.limits.all(), store.refused_fields.all(now)
     removed = of_home(store, Home(settings.home).identity(), settings.backends)
@@ -73,7 +73,10 @@ def _spellings(settings: Config, name: str, backend: Backend) -> list[dict[str, 
 
 
 def _condition(own: bool, told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`state` is `hosted` for a provider (health unknown), and `stopped` without a server."""
+    """Return a backend's condition.
+
+    `state` is `hosted` for a provider (health unknown), and `stopped` if the backend's server is not running.
+    """
     upstreams = [] if told is None else [_upstream(one) for one in told["upstreams"]]
     down = [one for one in upstreams if one["problem"] is not None]
     if not own:
@@ -102,7 +105,7 @@ def _waiting(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _pace(shards: Sequence[Shard], now: datetime) -> dict[str, Any]:
-    """Return these shards' completed rows, and their rate over the time in which batches ran."""
+    """Return the completed rows of these shards, and their rate over the time in which batches ran."""
     rows = sum(one.provider_completed for one in shards)
     ran = [one for one in shards if one.submitted_at is not None and not one.preflight]
     spans = sorted((max(one.submitted_at, now - RECENT), one.ended_at or now) for one in ran if one.submitted_at)

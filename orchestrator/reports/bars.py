@@ -1,4 +1,4 @@
-"""Bar charts as self-contained SVG: text stays text, in the reader's own font. Pure."""
+"""Bar charts as self-contained SVG. Text stays text, in the reader's own font. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.core.sanitize import escape_controls, one_line
 
 WIDTH = 480.0
 _FONT, _GAP = 13.0, 8.0
-"""Text size, and space between a text and its bar or axis."""
+"""Font size, and space between a text and its bar or axis."""
 _WIDTHS = {
     **dict.fromkeys("ijl.,:;'|!", 4.8),
     **dict.fromkeys("ftrI()[]-/ ", 6.2),
@@ -21,7 +21,7 @@ _WIDTHS = {
 _NAME = 20
 """Maximum letters of a name on an axis."""
 _SMALL, _CAPITAL = 8.4, 10.2
-"""Widths of letters in the widest of the usual fonts. In any other font, a text has room to spare."""
+"""Widths of small and capital letters in the widest common font. Narrower fonts leave extra space."""
 _ROW, _PAIR_ROW = 28.0, 36.0
 _LEGEND, _AXIS, _COLUMNS = 28.0, 24.0, 170.0
 _TICKS_BELOW, _TICKS_BESIDE, _NAMES = 3, 5, 7
@@ -44,7 +44,7 @@ class Series(NamedTuple):
 
 
 def bars(given: Sequence[Bar], words: Words) -> str:
-    """Draw bars one below the other, each with its figure in `words`; empty if there are no bars."""
+    """Draw horizontal bars, each with its figure formatted by `words`. Return "" if there are no bars."""
     if not given:
         return ""
     left = _room(short(bar.name) for bar in given)
@@ -60,7 +60,7 @@ def bars(given: Sequence[Bar], words: Words) -> str:
 
 
 def groups_below(names: Sequence[str], series: Sequence[Series], words: Words) -> str:
-    """Draw groups one below the other, with a bar of each series, above an axis."""
+    """Draw groups from top to bottom, with a bar of each series, above an axis."""
     ticks = _ticks(_largest(series), _TICKS_BELOW)
     left, right = _room(map(short, names)), _letters(words(ticks[-1])) / 2
     scale = _scale(ticks, WIDTH - left - right)
@@ -100,7 +100,7 @@ def groups_beside(names: Sequence[str], series: Sequence[Series], words: Words) 
 
 
 def short(name: str) -> str:
-    """Shorten a name in its middle to fit an axis: names of jobs differ in their ends."""
+    """Shorten a name in its middle to fit an axis. The ends of job names differ, so they stay."""
     line = one_line(name)
     return line if len(line) <= _NAME else f"{line[: _NAME - 9]}…{line[-8:]}"
 
@@ -120,13 +120,13 @@ def _ticks(largest: Decimal, most: int) -> list[Decimal]:
 
 
 def _scale(sizes: Iterable[Decimal], room: float) -> Callable[[Decimal], float]:
-    """Return a function from sizes to lengths. The largest fills the room; negative sizes get length 0."""
+    """Return a function from sizes to lengths. The largest size fills the room; negative sizes get length 0."""
     largest = max((float(size) for size in sizes), default=0.0)
     return lambda size: max(0.0, float(size)) / largest * room if largest > 0 else 0.0
 
 
 def _letters(text: str) -> float:
-    """Return the greatest width that a text may have: the reader's font is unknown."""
+    """Return an upper bound of a text's width, because the reader's font is unknown."""
     return sum(map(_width, text))
 
 

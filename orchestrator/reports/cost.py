@@ -20,17 +20,19 @@ from orchestrator.policy.pricing import Tier, rates
 from orchestrator.policy.token_rates import TierPrice
 
 USUAL_DISCOUNT = Decimal("0.5")
-"""Usual discount of batch APIs, for a compared model without a listed batch price."""
+"""Typical discount of batch APIs, used if the compared model has no listed batch price."""
 
 
 BOOKED = "the list price when the row was answered"
-"""Source of a list price that was booked with its row."""
+"""Names the source of a list price that was booked with its row."""
 Listed = Callable[[str, str, datetime], TierPrice]
 """Returns a model's non-batch list price at a backend and a time. Raises InputError if no list has it."""
 
 
 class Estimate(Struct, frozen=True):
-    """Forecast cost of jobs in dollars. `over_p50` and `over_paid` are forecast and cost of finished jobs only."""
+    """Forecast cost of jobs in dollars. `over_p50` and `over_paid` are the forecast and actual cost of finished jobs
+    only.
+    """
 
     p50: Decimal
     over_p50: Decimal
@@ -38,17 +40,16 @@ class Estimate(Struct, frozen=True):
 
     @property
     def off(self) -> float | None:
-        """Relative error of the forecast (0.1: a tenth more was paid), or None if nothing was forecast."""
+        """Relative error of the forecast, or None if nothing was forecast. 0.1 means that the cost was 10% higher."""
         return float(self.over_paid / self.over_p50) - 1 if self.over_p50 else None
 
 
 class CostLine(Struct, frozen=True):
-    """One line of a cost report, in dollars. `wasted` is a part of `cost`, `uncertain` a part of `wasted`.
+    """One line of a cost report, in dollars. `wasted` is included in `cost`, and `uncertain` in `wasted`.
 
     `listed` is the non-batch list price of the same tokens for the model that answered. If that model has no list
-    price, `listed` is an estimate by the compared model's price. `realtime` and `batch` are prices of the compared
-    model. `estimate` is None if the group has no forecast. `unpriced` counts rows whose cost leaves out a part of
-    their usage.
+    price, `listed` is estimated from the compared model's price. `realtime` and `batch` are prices of the compared
+    model. `estimate` is None if the group has no forecast. `unpriced` counts rows whose usage is only partly priced.
     """
 
     group: str
@@ -76,7 +77,7 @@ class CostLine(Struct, frozen=True):
 
     @property
     def per_1000_tokens(self) -> Decimal | None:
-        """Dollars per thousand tokens, in and out."""
+        """Dollars per 1000 tokens, input and output together."""
         number = self.usage.input_tokens + self.usage.output_tokens
         return (self.cost * 1000 / number).quantize(PICO) if number else None
 
@@ -84,9 +85,9 @@ class CostLine(Struct, frozen=True):
 class CostReport(Struct, frozen=True):
     """Costs by group, and their sum. `compare` is the hosted model whose list prices are shown beside the costs.
 
-    `days` are the first and last day (UTC) with a ledger line, None without ledger lines. `running` is the cost of
-    running batches so far. It is not booked yet, so no line includes it. `relisted`: some ledger lines were booked
-    without a list price, and have the price of today's orch.toml.
+    `days` are the first and last day (UTC) with a ledger line, or None without ledger lines. `running` is the cost of
+    running batches so far. It is not booked yet, so no line includes it. `relisted` is true if some ledger lines were
+    booked without a list price. These lines use the price in today's orch.toml.
     """
 
     by: str
@@ -180,14 +181,14 @@ def _json(line: CostLine) -> dict[str, Any]:
 
 
 def _text(dollars: Decimal | None) -> str | None:
-    """Round to a picodollar: divided values have more digits."""
+    """Return dollars as text, rounded to a picodollar, because divided values have more digits."""
     return None if dollars is None else f"{dollars.quantize(PICO):f}"
 
 
 class CostFacts(Struct, frozen=True):
     """Input of a cost report.
 
-    `lines` are the parts of the groups, `whole` the parts of the total. The two differ if a ledger line is in several
+    `lines` are the ledger sums by group, `whole` those of the total. The two differ if a ledger line is in several
     groups. `documents` and `estimates` are by group; the key None has the total.
     """
 
@@ -233,10 +234,10 @@ _NOTHING = Estimate(Decimal(0), Decimal(0), Decimal(0))
 
 
 def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[BookedUsage]) -> dict[str | None, Estimate]:
-    """Sum the forecast cost of jobs by `job` or `day`, and under None in total. `jobs` are ledger lines by job.
+    """Sum the forecast cost of jobs by `job` or `day`, with the total under None. `jobs` are ledger lines by job.
 
-    The forecast of a job that ran on several days is split by the amounts paid on each day. A job without a forecast
-    or without ledger lines is left out.
+    The forecast of a job that ran on several days is split in proportion to the amounts paid on each day. A job
+    without a forecast or without ledger lines is left out.
     """
     foreseen: dict[str, list[Forecast]] = {}
     for one in forecasts:
@@ -259,7 +260,7 @@ def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[BookedUsage
 
 
 def by_day(jobs: Iterable[BookedUsage]) -> list[BookedUsage]:
-    """Sum ledger lines by job to ledger lines by day."""
+    """Combine ledger lines by job into ledger lines by day."""
     found: dict[tuple[Any, ...], list[BookedUsage]] = {}
     for one in jobs:
         found.setdefault((one.day, one.backend, one.model, one.listed is None), []).append(one)
@@ -309,7 +310,7 @@ def _at_once(part: BookedUsage, listed: Listed, compared: TierPrice) -> Price:
 
 
 def _elsewhere(usage: Usage) -> Usage:
-    """Return the tokens as another provider would bill them: uncached, because its cache might not have had them."""
+    """Return the tokens as another provider would bill them: all uncached, because its cache may lack them."""
     return Usage(usage.input_tokens, 0, usage.output_tokens)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.store import Store
 
 GROUPS = ("job", "day", "task", "model", "backend", "tag")
-"""Groupings of a cost report, besides `tag:KEY`."""
+"""Groupings of a cost report, in addition to `tag:KEY`."""
 
 
 def cost_of(
@@ -35,7 +35,8 @@ def cost_of(
 ) -> CostReport:
     """Report the amounts paid since a time or for one job, beside list prices of the hosted model `compare`.
 
-    `running_cost` prices a running batch so far. Raises InputError if the compared model has no known price.
+    `running_cost` returns the cost of a running batch so far. Raises InputError if the compared model has no known
+    price.
     """
     ledger, zone = store.ledger, settings.reports.zone
     # A line with several tags is in several groups, but once in the total.

@@ -1,4 +1,4 @@
-"""GPU hours that our own engines held, and the cost of these hours, busy or idle. Pure."""
+"""GPU hours held by our own engines, and their cost, busy or idle. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.core.money import money
 
 
 class HeldHours(Struct, frozen=True):
-    """GPU hours that a backend held for a model, and their cost. `starting_hours` were before engines were warm."""
+    """GPU hours that a backend held for a model, and their cost. `starting_hours` passed before engines were warm."""
 
     backend: str
     model: str

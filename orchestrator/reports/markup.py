@@ -1,4 +1,4 @@
-"""HTML of pages and report files: the environment of their templates, and functions that escape text."""
+"""HTML of pages and report files: the template environment, and functions that escape text."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from orchestrator.core.sanitize import escape_controls
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST = 24
-"""Longest part of a name, in letters, that stays on one line. A longer part may break anywhere."""
+"""Maximum letters of a name part that stays on one line. A longer part may break anywhere."""
 _SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=[^\W\d]\w{4})(?!jsonl\b)")
-"""Places where a name may continue in the next line. An ending such as `.jsonl` stays with the name."""
+"""Places where a name may continue on the next line. A suffix such as `.jsonl` stays with the name."""
 _SPACE, _PATH = re.compile(r"(\s+)"), re.compile(r"[/\\]")
 _UNIT = re.compile(r"(?<!\S)(\d[\d,.]*\s(?:h|min|s|ms)(?!\w))")
 _NUMBERED = re.compile(r"\d.*-|-.*\d")
-"""A word with a hyphen and a digit, such as a date, an id or a model. Browsers would break it at the hyphen."""
+"""A word with a hyphen and a digit, such as a date, an id or a model. Browsers would break the word at the hyphen."""
 _WHOLE = Markup('<span class="whole">{}</span>')
 _LONG = re.compile(rf"[^\s-]{{{LONGEST}}}(?=[^\s-])")
 
 
 def environment(*folders: Path) -> Environment:
-    """Return an environment for templates of these folders and of reports. It escapes every value."""
+    """Return an environment for templates in these folders and for reports. It escapes every value."""
     made = Environment(
         loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
@@ -43,7 +43,7 @@ def _shown(value: Any) -> Any:
 
 
 def code(text: str) -> Markup:
-    """Show the parts of a message between backticks as code. Long names may break between their parts."""
+    """Format the parts of a message between backticks as code. Long names may break between their parts."""
     parts = escape_controls(text).split("`")
     if len(parts) % 2 == 0:
         return breakable(text)

@@ -36,7 +36,7 @@ from orchestrator.policy.night_figures import (
 from orchestrator.policy.row_errors import SWAPPED, cancelled
 
 MOST = 20
-"""Maximum documents, rows and reroutes to name. The counts include all of them."""
+"""Maximum documents, rows and reroutes to list by name. The counts include all of them."""
 R = TypeVar("R")
 
 
@@ -108,7 +108,7 @@ class Fates(Struct):
 
 
 def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST) -> Fates:
-    """Sort a run's documents by fate. `removed` are the documents that only the run before had."""
+    """Group a run's documents by fate. `removed` are documents that are in the previous run but not in this run."""
     found = Fates()
     for run in runs:
         fate, reason = fate_of(run)
@@ -132,9 +132,9 @@ class NeedKind(StrEnum):
 
 
 class Need(Struct, frozen=True):
-    """A problem that a person has to act on, with advice if there is any.
+    """A problem that a person must act on, with advice if available.
 
-    `code` is the rows' or the output's error code, or the cause of a missed deadline (`delay_causes.Cause`).
+    `code` is the error code of the rows or the output, or the cause of a missed deadline (`delay_causes.Cause`).
     """
 
     kind: NeedKind
@@ -156,14 +156,14 @@ class Need(Struct, frozen=True):
 
 
 class NightFacts(Struct, frozen=True):
-    """Input of a job's part of the report. `before` is the id of the run before, if there is one.
+    """Input of a job's part of the report. `before` is the id of the previous run, if any.
 
-    `reasons` are the causes of failed rows: code, message, number of rows. `known` are the causes that an earlier run
-    had, or that are acknowledged, with the time they began. `finished_in_batches` and `failed_in_batches` count
-    pending rows of running batches. `running` is the cost of these batches so far, which is not booked yet. `held`
-    are the reasons why batches wait. `withheld` is the reason why the output was not delivered, None if it was
-    delivered. `quotes` counts the quotes of answers by status, None for a job without quotes. `run` is the run that
-    made the job, if its schedule has several runs a day.
+    `reasons` are the causes of failed rows: code, message, number of rows. `known` are causes that an earlier run had
+    or that are acknowledged, each with its start time. `finished_in_batches` and `failed_in_batches` count pending
+    rows of running batches. `running` is the cost of these batches so far, which is not booked yet. `held` are the
+    reasons why batches wait. `withheld` is the reason why the output was not delivered, or None if it was delivered.
+    `quotes` counts the quotes of answers by status, or is None for a job without quotes. `run` is the run that
+    created the job, if its schedule has several runs a day.
     """
 
     job: Job
@@ -188,12 +188,12 @@ class NightFacts(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The night that the job belongs to, with the time if its schedule has several runs a day."""
+        """Night that the job belongs to, with the time if its schedule has several runs a day."""
         return schedules.night_title(self.job, self.run)
 
 
 class JobReport(Struct, frozen=True):
-    """A job's part of the report. `needs` lists the problems that a person has to act on, most urgent first."""
+    """A job's part of the report. `needs` lists the problems that a person must act on, most urgent first."""
 
     facts: NightFacts
     routes: Sequence[BackendSpending]
@@ -289,12 +289,12 @@ class NightReport(Struct, frozen=True):
 
     @property
     def last_runs(self) -> list[JobReport]:
-        """The jobs, without jobs that a later run of the night replaced."""
+        """Jobs that no later run of the night replaced."""
         return last_runs(self.jobs, lambda job: job.facts.job)
 
     @property
     def counted(self) -> list[JobReport]:
-        """The jobs whose rows the report's sums include. The other jobs contain some of the same rows."""
+        """Jobs whose rows are included in the report's sums. The other jobs repeat some of the same rows."""
         return counted_runs(self.jobs, lambda job: job.facts.job)
 
     @property
@@ -305,13 +305,15 @@ class NightReport(Struct, frozen=True):
 
     @property
     def counts(self) -> Counts:
-        """The rows of the counted runs. A repeated run contains the same rows."""
+        """Row counts of the counted runs. Other runs repeat the same rows and are left out."""
         each = [astuple(job.facts.counts) for job in self.counted]
         return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
 
     @property
     def finished_in_batches(self) -> tuple[int, int]:
-        """Pending rows of the counted runs that running batches have finished, and how many of them failed."""
+        """Pending rows of the counted runs that running batches have finished, and the number of these that
+        failed.
+        """
         last = [job.facts for job in self.counted]
         return sum(facts.finished_in_batches for facts in last), sum(facts.failed_in_batches for facts in last)
 
@@ -342,7 +344,7 @@ class NightReport(Struct, frozen=True):
 
 
 def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
-    """Return the runs that no later run replaced, in their order.
+    """Return the runs that no later run replaced, in the given order.
 
     A run of a whole job file replaces all earlier runs of the file. A limited run replaces earlier runs with the same
     limits. A run without rows replaces no other run.
@@ -357,7 +359,10 @@ def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
 
 
 def counted_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
-    """Return the last runs whose rows no other run includes: limited runs only without a run of the whole file."""
+    """Return the last runs whose rows are not part of another run.
+
+    A limited run counts only if there is no run of the whole file.
+    """
     last = last_runs(runs, job_of)
     whole = {job_of(run).series for run in last if not job_of(run).is_limited}
     return [run for run in last if not job_of(run).is_limited or job_of(run).series not in whole]

@@ -27,7 +27,7 @@ from orchestrator.reports.quote_words import total_words
 from orchestrator.reports.words import kept_words, marked_words, running_words, so_far_words, unpriced_words
 
 MOST_FIELDS = 12
-"""Maximum changed fields that a page lists. `--json` has all."""
+"""Maximum changed fields that a page lists. `--json` lists all of them."""
 Row = tuple[str, ...]
 Moment = Callable[[datetime], str]
 
@@ -41,11 +41,11 @@ _ORDER = (
     DocumentFate.KNOWN,
     DocumentFate.UNCHANGED,
 )
-"""Order of the listing. Fates that may need a person come first."""
+"""Order in which fates are listed. Fates that may need a person come first."""
 
 
 class Block(Struct, frozen=True):
-    """A section of the report: a plot (SVG) on pages, a table if it has `columns`, then sentences."""
+    """A section of the report: a plot (SVG, on pages only), a table if `columns` is not empty, then sentences."""
 
     title: str
     columns: Row = ()
@@ -128,12 +128,12 @@ def job_title(job: JobReport, *, dated: bool = True) -> str:
 
 
 def note_of(report: NightReport, job: JobReport) -> str:
-    """Return the note after a job's heading, which says if the headline leaves out the job's rows."""
+    """Return a suffix for a job's heading. It says if the headline leaves out the job's rows."""
     return "" if job in report.counted else ", not counted above: another run has its rows"
 
 
 def blocks(job: JobReport, moment: Moment = moment_words) -> list[Block]:
-    """Return a job's sections of the report. `moment` formats times."""
+    """Return the sections of a job's report. `moment` formats times."""
     documents = job.facts.documents
     found = [_rows(job, moment), _documents(documents, told(job.facts.job.ignored)), _which(documents)]
     if job.facts.answers is not None:
@@ -251,7 +251,7 @@ def _time(job: JobReport, moment: Moment) -> Block:
 
 
 def due_words(due: DeadlineResult, moment: Moment = moment_words) -> str:
-    """Say in a sentence how a deadline was kept."""
+    """Describe in a sentence whether a deadline was met."""
     return f"the deadline of {moment(due.at)} {'is' if due.met is None else 'was'} {kept_words(due)}"
 
 
@@ -284,7 +284,7 @@ def _row(cells: Row) -> str:
 
 
 def _md(text: str) -> str:
-    """Escape Markdown on one line. An underscore within a word stays: it is not markup."""
+    """Escape Markdown on one line. An underscore within a word is not markup, so it stays."""
     return re.sub(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))", r"\\\1", one_line(text))
 
 
@@ -301,7 +301,7 @@ def page(report: NightReport) -> str:
 
 
 class JobSection(Struct, frozen=True):
-    """A job on a page: its blocks with their plots, and a note ahead of them."""
+    """A job on a page: a note, then its blocks with their plots."""
 
     id: JobId
     title: str

@@ -32,7 +32,7 @@ from orchestrator.store.job_names import job_named
 
 
 def compare(store: Store, home: Home, before: Job, after: Job, most: int) -> Difference:
-    """Compare two runs. Names the first `most` rows of each kind of difference."""
+    """Compare two runs. List the first `most` rows of each kind of difference."""
     known = store.comparisons
     return difference(
         before.id,
@@ -68,7 +68,9 @@ def _said(lines: ResultLines, row: FinishedRow, check: AnswerCheck | None) -> Sa
 def job_report(
     store: Store, home: Home, line: JobLine, now: datetime, most: int = nights.MOST, *, glance: bool = False
 ) -> JobReport:
-    """Report on a job in the state of its line. A `glance` leaves out the job's documents and the run before."""
+    """Report on a job, using the state in its line. A `glance` leaves out the job's documents and the previous
+    run.
+    """
     job = line.job
     earlier = None if glance else last_run(store, job)
     since = None if earlier is None else earlier.id
@@ -121,7 +123,7 @@ def night_report(
 
 
 def oldest_first(lines: Sequence[JobLine]) -> list[JobLine]:
-    """Return lines in the order of a report."""
+    """Return lines in report order, oldest first."""
     return sorted(lines, key=lambda line: (line.job.created_at, line.job.id))
 
 
@@ -148,9 +150,10 @@ def jobs_of(store: Store, night: date) -> list[Job]:
 
 
 def jobs_of_run(store: Store, name: str) -> list[Job]:
-    """Return the jobs of the runs with this name, such as 2026-11-20 14:00, of schedules with several runs a day.
+    """Return the jobs of all runs with this name, such as 2026-11-20 14:00. Only schedules with several runs a day
+    name their runs.
 
-    Empty if there is no such run. Raises UsageError if the run has no job.
+    Return an empty list if there is no such run. Raises UsageError if the run has no job.
     """
     try:
         day = date.fromisoformat(name[:10])
@@ -166,6 +169,6 @@ def jobs_of_run(store: Store, name: str) -> list[Job]:
 
 
 def night_before(store: Store, day: date) -> date | None:
-    """Return the night of the jobs that began on this day before noon; None without such jobs."""
+    """Return the night of the jobs that began before noon on this day, or None if there are no such jobs."""
     night = day - timedelta(days=1)
     return night if any(job.created_at.astimezone().date() == day for job in jobs_of(store, night)) else None

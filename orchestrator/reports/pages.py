@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 DAYS, GROUPS = 31, 12
-"""Maximum days and groups in a plot: the newest days, the most expensive groups."""
+"""Maximum days and groups in a plot. The newest days and the most expensive groups are shown."""
 _COLUMNS = {"in": "tokens in", "cached": "tokens cached", "out": "tokens out"}
-"""Longer names of columns: a page has more room than a terminal."""
+"""Long forms of column names, for pages. Terminals use the short names."""
 PAID, LIST = "#2b6cb0", "#b8c4d4"
 
 
 def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
-    """Render a cost report made `at` a time. `since` is the start of its period, in the user's words."""
+    """Render a cost report generated at time `at`. `since` is the start of its period, as the user wrote it."""
     total = report.total
     ordered = report if report.by == "day" else replace(report, lines=_dearest_first(report))
     names, *rows, sums = cost_cells(ordered)
@@ -67,7 +67,7 @@ def _dearest_first(report: CostReport) -> list[CostLine]:
 
 
 def cost_plot(report: CostReport) -> str:
-    """Draw paid cost and list price side by side: days from left to right, other groups one below the other."""
+    """Plot paid cost beside list price. Days run from left to right, other groups from top to bottom."""
     lines = _shown(report)
     if not lines:
         return ""

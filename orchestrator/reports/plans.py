@@ -1,4 +1,4 @@
-"""Plans as lines for a terminal, and in their stable form."""
+"""Plans as lines for a terminal, and as stable JSON."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def plan_lines(
     plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({}),
     words: TermWords = TermWords.OPTIONS,
 ) -> list[Line]:  # fmt: skip
-    """Show routes taken and refused, and the total cost. If the plan does not hold, show changes that would make one
-    hold.
+    """Show accepted and rejected routes, and the total cost. If the plan does not hold, suggest changes that would
+    make it hold.
 
-    `problems` are current problems of backends. No time or chance is given for these backends.
+    `problems` are current problems of backends. These backends get no time or chance.
     """
     chances = [] if deadline is None else [Column(f"P(by {clock(deadline)})")]
     columns = (
@@ -99,14 +99,14 @@ def _until(p50: datetime | None, p95: datetime | None) -> str:
 
 
 def clock(at: datetime | None) -> str:
-    """Format the local weekday and time of day of a plan's moment."""
+    """Format a time of a plan as local weekday and time of day."""
     return "later" if at is None else at.astimezone().strftime("%a %H:%M")
 
 
 def plan_json(found: Plan, problems: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """Return the stable form of a plan, documented in docs/reference/json.md.
 
-    No time or chance is given for backends with current `problems`.
+    Backends with current `problems` get no time or chance.
     """
     is_well = not any(route.backend in problems for route in found.routes)
     return {

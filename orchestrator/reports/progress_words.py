@@ -10,13 +10,13 @@ from orchestrator.reports.words import tokens
 
 
 def eta_words(detail: JobDetail, rate: float) -> str:
-    """Return the time left at a rate in rows per second."""
+    """Describe the time left at a rate in rows per second."""
     left = detail.line.left
     return duration(left / rate) if rate and left else "—"
 
 
 def progress_words(detail: JobDetail, rate: float) -> str:
-    """Return a job's state, rows, rate, tokens and cost, and the reason why it waits."""
+    """Describe a job's state, rows, rate, tokens and cost, and the reason why it waits."""
     line = detail.line
     facts = (
         f"{line.job.id}: {line.state} {line.done:,}/{number_of(line.counts.total, 'row')}",

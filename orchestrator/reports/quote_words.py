@@ -17,7 +17,7 @@ def quote_words(quote: GroundedQuote) -> str:
 
 
 def reason_words(status: QuoteStatus) -> str:
-    """Return the reason for a status, in words that follow the quote."""
+    """Return the reason for a status, phrased to follow the quote."""
     return _REASONS[status]
 
 
@@ -30,7 +30,7 @@ _REASONS = {
 
 
 def total_words(quotes: Mapping[QuoteStatus, int]) -> str:
-    """Describe how many quotes are proven: `412 quotes: 400 proven, 12 not in the document`."""
+    """Describe how many quotes are proven, as in `412 quotes: 400 proven, 12 not in the document`."""
     told = ", ".join(f"{quotes[status]:,} {words}" for status, words in _IN_TOTAL.items() if quotes.get(status))
     number = sum(quotes.values())
     return f"{number_of(number, 'quote')}: {told}"
@@ -45,7 +45,7 @@ _IN_TOTAL = {
 
 
 def place_words(place: QuotePlace) -> str:
-    """Describe a place: `part 3, page 2, characters 18-38, 1 wrong by OCR`."""
+    """Describe a place, as in `part 3, page 2, characters 18-38, 1 wrong by OCR`."""
     part = f"part {place.part}, " if place.part else ""
     page = f"page {place.page}, " if place.page else ""
     distance = f", {place.distance} wrong by OCR" if place.distance else ""

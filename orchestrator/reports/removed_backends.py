@@ -1,4 +1,6 @@
-"""Batches at backends that orch.toml no longer has. Orch cannot collect these batches without the backends."""
+"""Batches at backends that were removed from orch.toml. Orch cannot collect these batches until the backends are
+back.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def at_removed(shards: Iterable[Shard], backends: Collection[str]) -> dict[str, list[Shard]]:
-    """Return the batches at backends other than these, by backend."""
+    """Return the batches at backends that are not in `backends`, grouped by backend."""
     found: dict[str, list[Shard]] = defaultdict(list)
     for shard in shards:
         if shard.state in AT_BACKEND and shard.backend not in backends:
@@ -23,7 +25,7 @@ def at_removed(shards: Iterable[Shard], backends: Collection[str]) -> dict[str, 
 
 
 def of_home(store: Store, home: str, backends: Collection[str]) -> dict[str, list[Shard]]:
-    """Return the batches of a home's open jobs at backends that orch.toml no longer has."""
+    """Return the batches of a home's open jobs at backends removed from orch.toml."""
     return at_removed((one for job in store.jobs.unfinished(home) for one in store.shards.of_job(job.id)), backends)
 
 

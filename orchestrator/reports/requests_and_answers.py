@@ -1,4 +1,4 @@
-"""Single rows as sent and received: the request of a document and task, and its answer."""
+"""The request and answer of a single row, by document and task."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from orchestrator.store.rows_by_document import FoundRow
 
 SEVERAL = 5
 MOST_NAMES = 20_000
-"""Maximum document names that are searched for a similar one."""
+"""Maximum number of document names to search for a similar name."""
 
 
 class Exchange(Struct, frozen=True):
-    """A row with its request line and its result line. Each is None if missing, or if its file is gone.
+    """A row with its request line and its result line. Each line is None if it is missing, or if its file is gone.
 
     `merged` is the row as `orch fetch` writes it. `gone` names the missing files. `text_at` is the position of the
     document's text in the request, if answers quote the text. `price` is the booked price of the answer, if this job
@@ -49,7 +49,7 @@ class Exchange(Struct, frozen=True):
 
     @property
     def quotes(self) -> tuple[GroundedQuote, ...]:
-        """Quotes of the answer, with their places in the document's text."""
+        """Quotes in the answer, with their places in the document's text."""
         return () if self.row.quotes is None else read_quotes(self.row.quotes)
 
     @property
@@ -59,7 +59,7 @@ class Exchange(Struct, frozen=True):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Messages of the request, for any endpoint."""
+        """Messages of the request. Works for every endpoint."""
         return messages_of(self.body)
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
 
 
 def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None:
-    """Return the row at this place of the job, or None."""
+    """Return the row with this sequence number in the job, or None."""
     found = store.rows_by_document.at(job.id, seq)
     if found is None:
         return None
@@ -147,9 +147,9 @@ def _exchange(
 
 
 def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> tuple[bytes | None, TextAt | None]:
-    """Return a row's request line with the model name that its backend got, and its `text_at`.
+    """Return a row's request line, with the model name sent to its backend, and its `text_at`.
 
-    A row that was carried over unread has no line in its own run. Its line is in the run that sent it.
+    A row that was carried over unread has no request line in its own run. Its line is in the run that sent it.
     """
     sent_model, origin = found.sent_model, found.row.carried_from
     seen = {job_id}

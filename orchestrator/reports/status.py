@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class JobLine(Struct, frozen=True):
-    """One job in a listing. `done` counts rows that were answered or failed, including those in running batches.
+    """One job in a listing. `done` counts answered and failed rows, including rows in running batches.
 
     `failing` says which failed rows are new. `failed_so_far` also counts rows that failed in running batches.
-    `running` is the part of the cost from running batches so far, which is not booked yet.
+    `running` is the cost of running batches so far. It is included in the cost, but not booked yet.
     """
 
     job: Job
@@ -77,7 +77,7 @@ class JobLine(Struct, frozen=True):
         return self.done - self.failed_so_far
 
     def due(self, now: datetime) -> DeadlineResult | None:
-        """Return how the job keeps its deadline, or None without a deadline."""
+        """Return the current deadline result, or None if the job has no deadline."""
         return deadline_result(self.job, self.state, self.counts, now)
 
     def is_late(self, now: datetime) -> bool:
@@ -131,13 +131,13 @@ class JobLine(Struct, frozen=True):
 
 
 class JobDetail(Struct, frozen=True):
-    """Everything known about one job. `model_names` maps shards to their backends' names of the model.
+    """Full status of one job. `model_names` maps each shard to its backend's name of the model.
 
-    `holds` are the refusals that keep rows waiting; empty once the job has ended. `settled` counts the rows with an
-    outcome in collected shards for which the provider counted none. `failed_rows` counts the failed rows of each
-    shard. `is_estimate`: a part of the booked cost is an estimate. `unpriced` counts rows whose cost leaves out a
-    part of their usage. `carried` rows have an outcome from an earlier run; `carried_answers` of these outcomes are
-    answers.
+    `holds` are the refusals that keep rows waiting; empty once the job has ended. `settled` counts rows with an
+    outcome in collected shards whose provider reported no counts. `failed_rows` counts the failed rows of each shard.
+    `is_estimate` is true if part of the booked cost is an estimate. `unpriced` counts rows whose usage is only partly
+    priced. `carried` counts rows with an outcome from an earlier run; `carried_answers` counts how many of these were
+    answered.
     """
 
     line: JobLine
@@ -160,22 +160,24 @@ class JobDetail(Struct, frozen=True):
 
     @property
     def answered_itself(self) -> int:
-        """Rows that the job asked itself and that were answered."""
+        """Rows that this job sent and that were answered, without rows carried over from earlier runs."""
         return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
-        """Return how many rows of a batch have finished or failed. Rows that left the batch count in their new
-        batch.
+        """Return the number of rows of a batch that have finished or failed. Rows that moved to a new batch count
+        there.
         """
         return self.settled.get(shard.id, shard.done_rows)
 
     def failed_in(self, shard: Shard) -> int:
-        """Return the failed rows of a batch as the job counts them, including answers that failed their check."""
+        """Return the number of failed rows of a batch by the job's count, including answers that failed their
+        check.
+        """
         return failing_now(shard) if shard.state is ShardState.SUBMITTED else self.failed_rows.get(shard.id, 0)
 
     @property
     def done_in_batches(self) -> int:
-        """Finished rows that count for the rate: all but preflight rows."""
+        """Finished rows that count for the rate. Preflight rows do not count."""
         return self.line.done - sum(shard.done_rows for shard in self.shards if shard.preflight)
 
     def model_name(self, shard: Shard) -> str:
@@ -183,7 +185,7 @@ class JobDetail(Struct, frozen=True):
         return self.model_names.get(shard.id) or alias_words(shard.model)
 
     def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
-        """True if every row ran, no failure counts against the job, and the answers are as good as required."""
+        """True if every row ran, no failure counts against the job, and the answers meet the required quality."""
         counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
         has_run = counts.done == counts.total
         bad = self.line.failing.counted(fail_on) + (counts.cut if fail_on is FailOn.CUT else 0)
@@ -294,7 +296,7 @@ RunningCost = Callable[[Shard], Decimal]
 def lines(
     store: Store | StatusReader, jobs: Sequence[Job], now: datetime, running_cost: RunningCost
 ) -> list[JobLine]:
-    """Return a line for each job, in the given order. `running_cost` prices a running batch so far."""
+    """Return a line for each job, in the given order. `running_cost` returns the cost of a running batch so far."""
     ids = [job.id for job in jobs]
     counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)
     found = []
@@ -337,7 +339,7 @@ def _line(
 
 
 def _is_unclear(shard: Shard) -> bool:
-    """True if a batch has only failures with unread reasons, so that all of its rows may be sent again."""
+    """True if a batch has only failures whose reasons are unread, so that all of its rows may be sent again."""
     return shard.failing is None and not shard.provider_completed
 
 
@@ -355,14 +357,14 @@ def _running_reasons(shards: Sequence[Shard]) -> list[FailureReason]:
 
 
 def failing_now(shard: Shard) -> int:
-    """Return the rows of a running batch that are known to have failed."""
+    """Return the number of rows of a running batch that are known to have failed."""
     if shard.failing is None:
         return 0 if _is_unclear(shard) else shard.provider_failed
     return sum(sum(codes.values()) for codes in shard.failing.values())
 
 
 def running_sum(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
-    """Return the cost of running batches that is not booked yet, in dollars."""
+    """Return the unbooked cost of running batches, in dollars."""
     running = [shard for shard in shards if shard.state in AT_BACKEND and shard.provider_seconds]
     return sum((running_cost(shard) for shard in running), Decimal(0))
 
@@ -377,7 +379,7 @@ def _describe(job: Job, holds: Sequence[RefusalHold]) -> str | None:
 
 
 def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, problem: str | None = None) -> JobDetail:
-    """Return everything about one job, including tokens and cost of running batches."""
+    """Return the full status of one job, including tokens and cost of running batches."""
     counts = store.jobs.counts([job.id])[job.id]
     shards = store.shards.of_job(job.id)
     submitted = job.id in store.jobs.submitted([job.id])
@@ -414,16 +416,16 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
 
 
 class RateWindow:
-    """Rows per second over the last `seconds`, for an ETA that follows the current speed."""
+    """Rate in rows per second over the last `seconds`, so that the ETA follows the current speed."""
 
     def __init__(self, seconds: float = 30.0) -> None:
         self._seconds = seconds
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, at: float, done: int) -> float:
-        """Add a sample at a time in seconds. Return the rate, 0 for the first sample.
+        """Add a sample; `at` is a time in seconds. Return the rate, 0 for the first sample.
 
-        If `done` falls because rows are sent again, the window starts anew. The rate is never negative.
+        If `done` falls because rows are sent again, the window starts over. The rate is never negative.
         """
         if self._samples and done < self._samples[-1][1]:
             self._samples.clear()

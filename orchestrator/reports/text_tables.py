@@ -1,6 +1,7 @@
 """Tables and paragraphs for a terminal of a given width. Pure.
 
-No text is cut off: text without room is wrapped or put below its row. A column without room is left out and named.
+Text is never cut off. Text that does not fit is wrapped or put below its row. A column that does not fit is left out
+and named.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from orchestrator.core.sanitize import escape_controls, one_line
 
 GAP = 2
 PROSE = 30
-"""Least width of a prose column. A narrower column goes below its row."""
+"""Minimum width of a prose column. The text of a narrower column goes below its row."""
 WORD = 12
-"""Least width of a column without prose when its texts wrap."""
+"""Minimum width of a column without prose if its texts are wrapped."""
 INDENT = 4
 NOTHING = ("", "—")
 
@@ -36,7 +37,7 @@ Cell = str | StyledText
 class Column(Struct, frozen=True):
     """A column of a table. `prose` columns wrap before all others.
 
-    If room is short, the column with the highest `rank` is left out first. Rank 0 always stays.
+    If the table is too wide, the column with the highest `rank` is left out first. Rank 0 always stays.
     """
 
     name: str
@@ -46,7 +47,9 @@ class Column(Struct, frozen=True):
 
 
 class _Fit(Struct, frozen=True):
-    """Columns shown, their widths, the column whose cells go below their row (-1: none), and names left out."""
+    """Columns shown, their widths, the column whose cells go below their row (-1: none), and names of columns left
+    out.
+    """
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
@@ -66,7 +69,7 @@ def _char_width(char: str) -> int:
 
 
 def wrap(text: str, width: int, *, words: bool = True) -> list[str]:
-    """Break a text into lines at spaces. With `words`, a word longer than a line is broken too."""
+    """Break a text into lines at spaces. With `words`, also break a word that is longer than a line."""
     if "\n" not in text and cell_width(text) <= width:
         return [text.rstrip(" ")]
     return [line for paragraph in text.split("\n") for line in _wrapped(paragraph, max(1, width), words)]
@@ -113,7 +116,7 @@ def paragraph(text: str, width: int | None, *, indent: str = "  ") -> str:
 
 
 def pairs(rows: Sequence[tuple[str, Sequence[Cell] | Cell]], width: int | None) -> list[Line]:
-    """Lay out names on the left and their values on the right. A value is one text, or several side by side."""
+    """Lay out names on the left and their values on the right. A value is one cell, or several side by side."""
     lead = max((cell_width(name) for name, _ in rows), default=0) + GAP
     lines: list[Line] = []
     for name, told in rows:
@@ -133,7 +136,9 @@ def _span(cell: Cell) -> StyledText:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
-    """Lay out a table in at most `width` columns; None: unlimited. Columns left out are named below it."""
+    """Lay out a table at most `width` terminal columns wide (None: unlimited). Columns left out are named below the
+    table.
+    """
     spans = [[_span(cell) for cell in row] for row in rows]
     fit = _fit(columns, spans, width)
     head = [StyledText(column.name, "bold") for column in columns]
@@ -226,7 +231,7 @@ def _with_prose(
 ) -> list[int] | None:
     """Return widths that shrink only prose columns; None if prose would become too narrow to read.
 
-    `alone` is the least width of a prose column without another.
+    `alone` is the minimum width of a single prose column.
     """
     prose = [place for place in shown if columns[place].prose]
     least = alone if len(prose) == 1 else WORD
@@ -240,7 +245,7 @@ def _with_prose(
 
 
 def _squeezed(widths: Sequence[int], width: int) -> list[int]:
-    """Shrink the widest columns until all fit. Each keeps at least one terminal column."""
+    """Shrink the widest columns until all fit. Each column keeps a width of at least 1."""
     room = max(len(widths), width - GAP * (len(widths) - 1))
     order = sorted(range(len(widths)), key=widths.__getitem__)
     found, left = list(widths), room

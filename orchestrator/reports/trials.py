@@ -49,7 +49,7 @@ Pair = tuple[Exchange | None, Exchange | None]
 
 
 def paired(first: Sequence[Exchange], second: Sequence[Exchange]) -> Iterator[Pair]:
-    """Pair the rows of two trials by document, and within a document by task and part."""
+    """Pair the rows of two trials by document, then by task and part."""
     groups: dict[str, tuple[list[Exchange], list[Exchange]]] = {}
     for side, rows in enumerate((first, second)):
         for one in rows:

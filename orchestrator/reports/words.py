@@ -1,4 +1,4 @@
-"""Text and table cells of reports, shared by the console and the HTML pages. Pure."""
+"""Phrases and table cells of reports, shared by the console and the HTML pages. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COST_COLUMNS = (
 COST_RANKS = {
     "cached": 7, "per 1k tokens": 6, "out": 5, "in": 4, "per document": 3, "saved": 2, "forecast": 1,
 }  # fmt: skip
-"""Columns that a narrow table leaves out, highest rank first."""
+"""Columns that a narrow table may leave out, with their ranks. The highest rank goes first."""
 CALIBRATION_COLUMNS = ("forecast", "known", "open", "below p50", "below p95", "came to", "trust")
 STATE_STYLE = {
     JobState.COMPLETED: "green",
@@ -37,7 +37,7 @@ _TRUST = {True: "yes", False: "no", None: "too few"}
 
 
 def tokens(usage: Usage, answered: int = 0) -> str:
-    """Describe tokens. Says so if the `answered` rows state no tokens; "" before the first answer."""
+    """Describe token counts; "" before the first answer. Says so if the `answered` rows state no tokens."""
     if not usage.input_tokens and not usage.output_tokens:
         return "no token counts in the answers" if answered else ""
     sent, cached = usage.input_tokens, usage.cached_tokens
@@ -50,7 +50,7 @@ def cost_title(report: CostReport) -> str:
 
 
 def so_far_words(finished: int, failed: int) -> list[str]:
-    """Say how many pending rows have finished in running batches, and how many failed. Empty if no row has
+    """Describe how many pending rows have finished in running batches, and how many failed. Empty if no row has
     finished.
     """
     if not finished:
@@ -60,7 +60,7 @@ def so_far_words(finished: int, failed: int) -> list[str]:
 
 
 def running_words(running: Decimal) -> list[str]:
-    """Say what running batches have cost so far: one phrase, or an empty list."""
+    """Describe the cost of running batches so far: one phrase, or an empty list."""
     return [f"{money(running)} so far in running batches"] if running else []
 
 
@@ -82,7 +82,7 @@ def cost_headline(report: CostReport) -> str:
 
 
 def cost_cells(report: CostReport) -> list[tuple[str, ...]]:
-    """Return a cost report as header, lines and total, without columns that are empty throughout."""
+    """Return a cost report as header, lines and total, without columns that are empty in every line."""
     cells = [_cost_cells(report.by, line) for line in (*report.lines, report.total)]
     columns = [place for place in range(len(cells[0])) if any(line[place] != "—" for line in cells)]
     return [tuple(line[place] for place in columns) for line in ((report.by, *_COST_COLUMNS), *cells)]
@@ -141,7 +141,7 @@ def cost_notes(report: CostReport) -> list[str]:
 
 
 def unpriced_words(rows: int) -> str:
-    """Say that the cost leaves out a part of the usage of `rows` rows."""
+    """Say that the usage of `rows` rows is only partly priced."""
     return f"the cost leaves out something without a price in {number_of(rows, 'row')}"
 
 
@@ -184,7 +184,7 @@ def _share(share: float | None) -> str:
 
 
 def marked_words(counts: Counts) -> dict[str, str]:
-    """Return phrases, by short name, about accepted answers that may be incomplete or not quite as requested."""
+    """Return phrases, by short name, about accepted answers that may be incomplete or differ from the request."""
     told = (
         ("cut", counts.cut, "ended at max_tokens"),
         ("odd ends", counts.odd_ends, "ended for a reason that is not known"),
@@ -195,7 +195,7 @@ def marked_words(counts: Counts) -> dict[str, str]:
 
 
 def kept_words(due: DeadlineResult) -> str:
-    """Say in a phrase how a deadline was kept."""
+    """Return a phrase that says whether a deadline was met."""
     if due.met:
         return f"met with {duration(due.spare)} to spare"
     if due.met is None:

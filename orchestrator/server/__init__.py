@@ -1,9 +1,9 @@
 """The Batch API (`/v1/files`, `/v1/batches`) in front of any synchronous OpenAI-compatible endpoint.
 
     app, api/    routes: HTTP in, wire objects out
-    service      the parts of one server put together
+    service      assembles the parts of one server
     in_process   the server in a thread, on a Unix socket; listen: the server of `orch serve`
-    open_files   limits on connections and rows, by the limit on open files; memory_limits: what fits into memory
+    open_files   limits on connections and rows, from the limit on open files; memory_limits: what fits into memory
     database     a small SQLite database of the server's own
     records      files, uploads and batches, and their owners
     keys         API keys and their limits; endpoints: the paths allowed at upstreams
@@ -14,8 +14,8 @@
     webhooks     notifications of a batch's end
     expired_files  deletion of expired files and uploads
     health, metrics, logs  state of the server, for operators
-    replicated_folder  the files that are copied to the replica, from which another server takes over
-    dispatch/    how rows reach upstreams and come back as durable results
+    replicated_folder  the files copied to the replica; another server can take over from the replica
+    dispatch/    sends rows to upstreams and makes their results durable
 
 The server does not know about jobs: the orchestrator talks to it over a socket.
 """

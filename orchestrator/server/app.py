@@ -30,7 +30,7 @@ PARTS = (Files, UploadRoutes, BatchRoutes, Extensions, Operations, Description, 
 
 
 def build(service: Service) -> Starlette:
-    """Return the application around a service, which opens and closes with it."""
+    """Return the application around a service. The application opens and closes the service."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -66,7 +66,7 @@ def build(service: Service) -> Starlette:
 
 
 def configuration(service: Service, **options: Any) -> uvicorn.Config:
-    """Return uvicorn's configuration for the application around a service. `options` are uvicorn's."""
+    """Return the uvicorn configuration for the application around a service. `options` are passed to uvicorn."""
     quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
     return guarded(build(service), service.connections, **quiet, **options)
 

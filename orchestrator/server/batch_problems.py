@@ -11,11 +11,13 @@ from orchestrator.core.errors import StorageError
 log = logging.getLogger(__name__)
 
 DISK = NO_ROOM | {errno.EROFS, errno.EMFILE, errno.ENFILE}
-"""Errors that affect every batch: no space, no descriptors. Other errors concern one file."""
+"""Errors that affect every batch, such as no space or no file descriptors. Other errors affect a single file."""
 
 
 class BatchChanged(Exception):
-    """A running batch's input or settings changed after the batch was accepted. The text says what to restore."""
+    """Raised if a batch's input or settings changed after the batch was accepted. The message says what to
+    restore.
+    """
 
 
 class Troubles:
@@ -34,7 +36,7 @@ class Troubles:
         return next(iter(self._own.values()), None)
 
     def note(self, batch_id: str, error: Exception) -> None:
-        """Record why a batch waits. Call this inside the `except` block, so that the log gets a traceback."""
+        """Record why a batch waits. Call this inside an `except` block, so that the log gets a traceback."""
         known = self._storage.get(batch_id) or self._own.get(batch_id)
         self.clear(batch_id)
         troubles, reason = self._own, "an internal error; see the log"
@@ -52,6 +54,6 @@ class Troubles:
             log.warning("batch %s waits: %s", batch_id, reason, exc_info=None if is_known else error)
 
     def clear(self, batch_id: str) -> None:
-        """Forget why a batch waited, because it continues."""
+        """Clear the reason why a batch waited, because it continues."""
         self._storage.pop(batch_id, None)
         self._own.pop(batch_id, None)

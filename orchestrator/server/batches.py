@@ -1,7 +1,7 @@
 """The life of a batch: validating → in_progress → finalizing → its end, and resuming after a kill.
 
-A batch's record holds its state, and its result files show which rows are done. So every step may be interrupted
-anywhere: the next start reads both and continues.
+A batch's record holds its state, and its result files show which rows are done. Every step can be interrupted at any
+point, because the next start reads both and continues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STOP_GRACE_SECONDS = 10.0
 STORAGE_SECONDS = 1.0
 COUNT_SECONDS = 60.0
 BYTES_PER_TOKEN = 4
-"""Rough bytes of text per token, to convert the size of a prefix cache."""
+"""Approximate bytes of text per token, to convert the size of a prefix cache."""
 NOT_RUN = {
     BatchStatus.CANCELLING: (
         "batch_cancelled",
@@ -81,7 +81,7 @@ class Batches:
         self._tier = tier
         self.runs: dict[str, ActiveBatch] = {}
         self._resting: dict[str, str] = {}
-        """Input file ids of batches that rest until another start, by batch id."""
+        """Input file ids of batches that stay stopped until the next start, by batch id."""
         self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Counter[BatchStatus] = Counter()
@@ -101,7 +101,9 @@ class Batches:
         return sum(run.rows_left for run in self.runs.values() if tenant in (None, run.tenant))
 
     def resume(self, goes_on: Callable[[Batch], bool]) -> None:
-        """Continue the unfinished batches for which `goes_on` is True. The others rest until another start."""
+        """Continue the unfinished batches for which `goes_on` returns True. The other batches stay stopped until the
+        next start.
+        """
         for record in self._records.open_batches():
             if goes_on(record.batch):
                 self._begin(record)
@@ -117,7 +119,7 @@ class Batches:
         return file_id in self._resting.values() or file_id in inputs
 
     def create(self, record: BatchRecord) -> Batch:
-        """Record a batch and start it. If this raises OSError or StorageError, no batch exists."""
+        """Record a batch and start it. Raises OSError or StorageError; the batch then does not exist."""
         folder = self._folder(record.batch.id)
         folder.mkdir(parents=True)
         try:
@@ -131,7 +133,7 @@ class Batches:
         return record.batch
 
     def get(self, batch_id: str, tenant: str | None = None) -> BatchRecord | None:
-        """Return the batch as it is now, with the counts and usage of its durable results."""
+        """Return the batch in its current state, with the counts and usage of its durable results."""
         run = self.runs.get(batch_id)
         if run is None:
             return self._records.batch(batch_id, tenant)
@@ -140,14 +142,16 @@ class Batches:
         return BatchRecord(run.counted(), run.options, run.tenant)
 
     async def counts_known(self, batch_ids: Iterable[str]) -> None:
-        """Wait up to COUNT_SECONDS until the rows of these batches are counted. After a start, this takes a while."""
+        """Wait up to COUNT_SECONDS until the rows of these batches have been counted. Counting takes a while after a
+        start.
+        """
         begun = [self.runs[batch_id] for batch_id in batch_ids if batch_id in self.runs]
         waits = [run.is_known.wait() for run in begun if run.batch.status is not BatchStatus.VALIDATING]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*waits), COUNT_SECONDS)
 
     def cancel(self, batch_id: str) -> None:
-        """Ask a running batch to stop. Returns at once."""
+        """Ask a running batch to stop, without waiting for its end."""
         run = self.runs[batch_id]
         if run.batch.status is not BatchStatus.CANCELLING:
             self._save(run, status=BatchStatus.CANCELLING, cancelling_at=_seconds())
@@ -157,13 +161,13 @@ class Batches:
     def growing(self) -> dict[str, int | None]:
         """Return the durable bytes of unfinished batches' result files, by path under the server's folder.
 
-        None: not known yet.
+        The value is None while the size is unknown.
         """
         paths = [(run, kind) for run in self.runs.values() for kind in ("output", "error")]
         return {str(run.path(kind).relative_to(self._root)): run.durable_bytes(kind) for run, kind in paths}
 
     async def close(self) -> None:
-        """Stop working. Rows without a result run after the next start."""
+        """Stop working. Rows without a result are sent after the next start."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -209,7 +213,7 @@ class Batches:
     async def _insist(
         self, run: ActiveBatch, stage: Callable[[ActiveBatch], Awaitable[bool]], *, or_end: bool = False
     ) -> bool | None:
-        """Run a stage, and repeat it until it succeeds: waiting loses nothing.
+        """Run a stage, and repeat it until it succeeds. Waiting loses no data.
 
         With `or_end`, return None if the stage still fails after the batch was cancelled or its window ended.
         """
@@ -391,7 +395,7 @@ class Batches:
 
 
 def _is_over(run: ActiveBatch) -> bool:
-    """True if a batch was cancelled, or its window has ended. Sets its `stopping`."""
+    """True if a batch was cancelled or its window has ended. Also sets its `stopping`."""
     if run.batch.status is BatchStatus.CANCELLING:
         run.stopping = BatchStatus.CANCELLING
     if not run.is_stopping and (run.batch.expires_at or 0) <= clock_now().timestamp():
@@ -400,7 +404,7 @@ def _is_over(run: ActiveBatch) -> bool:
 
 
 def _is_input(found: FileRecord, run: ActiveBatch) -> bool:
-    """True if a file may be a batch's input. A file that expired before the batch was created may not."""
+    """True if a file may be a batch's input. A file that expired before the batch was created is not accepted."""
     expires_at = found.file.expires_at
     is_there = expires_at is None or expires_at > run.batch.created_at
     return is_there and found.file.purpose == "batch" and found.tenant == run.tenant

@@ -1,4 +1,4 @@
-"""The server's own small SQLite database, beside its files and used by one process."""
+"""The server's own small SQLite database, stored beside its files and used by one process."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ SCHEMA = (
     ALTER TABLE keys ADD COLUMN access TEXT NOT NULL DEFAULT 'batch';
     """,
 )
-"""Migration scripts, oldest first. `PRAGMA user_version` counts the scripts that ran."""
+"""Migration scripts, oldest first. `PRAGMA user_version` is the number of scripts that have run."""
 
 
 class ServerDatabase:
-    """One connection. Each call is a durable transaction. SQLite's errors become StorageError."""
+    """One connection. Each call is a durable transaction. SQLite errors are raised as StorageError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class ServerDatabase:
             return self._db.execute(sql, parameters).fetchall()
 
     def version(self) -> tuple[int, int]:
-        """Return a value that changes with every change by any process. Not for use within a transaction."""
+        """Return a value that changes with every change by any process. Do not call it within a transaction."""
         return self._db.total_changes, self.query("PRAGMA data_version")[0][0]
 
     def image(self) -> bytes:

@@ -17,7 +17,9 @@ CALL_SECONDS = 1.0
 
 
 class SteeredServer:
-    """A handle whose methods run in the server's event loop. They raise BackendError if the server has ended."""
+    """A handle whose methods run in the server's event loop. Its methods raise BackendError if the server has
+    ended.
+    """
 
     def __init__(self, service: Service, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         """`loop` returns the event loop of a started server."""
@@ -29,7 +31,9 @@ class SteeredServer:
         self._call(self._service.join(url, models, api_key))
 
     def leave(self, url: str, seconds: float) -> None:
-        """Remove an upstream. Its requests may run for up to `seconds` more, then their rows are withdrawn."""
+        """Remove an upstream. Its requests may run for up to `seconds` more, then its rows in flight are
+        withdrawn.
+        """
         self._call(self._service.leave(url, seconds))
 
     def demand(self) -> list[ModelDemand]:
@@ -37,23 +41,23 @@ class SteeredServer:
         return self._in_loop(self._service.demand)
 
     def progress(self) -> list[EngineProgress]:
-        """Return the progress of each upstream since it joined."""
+        """Return the progress of each upstream since the upstream joined."""
         return self._in_loop(self._service.progress)
 
     def resume(self) -> None:
-        """Tell the dispatcher that it may send rows again."""
+        """Allow the dispatcher to send rows again."""
         self._in_loop(self._service.resume)
 
     def send_no_more(self) -> int:
-        """Send no more rows. Return how many are in flight."""
+        """Stop sending rows. Return the number of rows in flight."""
         return self._call(self._service.send_no_more())
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """Return the durable bytes of each running batch's result files, by path; None while unknown."""
+        """Return the durable bytes of each running batch's result files, by path. The value is None while unknown."""
         return self._in_loop(lambda: self._service.batches.growing())
 
     def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None:
-        """Set the report on engines for `/health`."""
+        """Set the function that reports on engines for `/health`."""
         self._service.engines = report
 
     def _in_loop(self, work: Callable[[], T]) -> T:

@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 100
 BATCH_FILES = ("output.jsonl", "error.jsonl", FILE_NAME)
-"""Files that a batch writes. After its end, only files of the API are kept."""
+"""Files that a batch writes. After its end, only files that the API offers are kept."""
 
 
 class Upkeep:
-    """Sweeps at the start and every `period` seconds. `unfinished` returns the ids of unfinished batches."""
+    """Sweeps at startup and every `period` seconds. `unfinished` returns the ids of unfinished batches."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to sweep. Every unfinished batch must be known by now."""
+        """Begin to sweep. Call this once every unfinished batch is known."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -54,12 +54,12 @@ class Upkeep:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def note_ended(self, batch_id: str) -> None:
-        """Note that a batch has ended. The next sweep checks its folder."""
+        """Record that a batch has ended. The next sweep checks its folder."""
         self._folders.add(batch_id)
 
     def note_removed(self, path: str) -> None:
-        """Note that a file under the server's folder was deleted. The next sweep checks its batch's folder, if
-        any.
+        """Record that a file under the server's folder was deleted. If it belonged to a batch, the next sweep checks
+        the batch's folder.
         """
         folder, _, rest = path.partition("/")
         if folder == self._batches.name:
@@ -76,7 +76,7 @@ class Upkeep:
             await asyncio.sleep(self._period)
 
     async def sweep(self, now: int) -> None:
-        """Remove files and uploads that have expired at `now`, in seconds since 1970. Raises StorageError or
+        """Remove files and uploads that have expired at time `now`, in seconds since 1970. Raises StorageError or
         OSError.
         """
         await self._expire_files(now)
@@ -103,7 +103,9 @@ class Upkeep:
             log.info("removed %d expired files", len(gone))
 
     async def _tidy(self) -> None:
-        """Clean the folders of batches that ended since the last sweep, or existed at the start."""
+        """Clean the folders of batches that ended since the last sweep. The first sweep also cleans folders that
+        existed at startup.
+        """
         unfinished = self._unfinished()
         names = [name for name in self._folders if name not in unfinished]
         for start in range(0, len(names), AT_ONCE):
@@ -113,7 +115,7 @@ class Upkeep:
             await asyncio.to_thread(self._clear, kept)
 
     def _files_of(self, batch_id: str) -> set[str]:
-        """Return the names of a batch's files that are still files of the API."""
+        """Return the names of a batch's files that the API still offers."""
         found = self._records.batch(batch_id)
         ids = () if found is None else (found.batch.output_file_id, found.batch.error_file_id)
         records = [self._records.file(file_id) for file_id in ids if file_id is not None]

@@ -1,6 +1,6 @@
-"""The server's health: complete for clients with a key, minimal for others, such as a load balancer.
+"""The server's health: complete for clients with a key, minimal for other clients, such as a load balancer.
 
-Clients without a key see no address, model, name, path or error text: these may reveal upstreams or tenants.
+Clients without a key see no address, model, name, path or error text, because these may reveal upstreams or tenants.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from orchestrator.core.errors import AccountError, BackendBusy, OrchError
 from orchestrator.policy.row_errors import Disposition, classify
 
 RESULTS = "results:"
-"""Prefix of the id of a batch's results, before the batch's id. Ids of an earlier version had a third part."""
+"""Prefix of a result id; the batch's id follows. Ids of an earlier version had a third part."""
 _BATCHES = "messages/batches"
 _VERSION = "2023-06-01"
 _COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
@@ -29,7 +29,7 @@ _OVERLOADED = 529
 
 
 def headers_of(key: str) -> dict[str, str]:
-    """Return the headers of a call: the key as the API documents it, and as gateways expect it."""
+    """Return the headers of a call, with the key both as the API documents it and as gateways expect it."""
     return {"x-api-key": key, "Authorization": f"Bearer {key}", "anthropic-version": _VERSION}
 
 
@@ -69,7 +69,9 @@ class AnthropicAPI(HttpAPI):
 
 
 def batch_of(told: object, asked: str | None = None) -> object:
-    """Return a batch in OpenAI's shape; other values stay as they are. An answer may omit the batch's id, `asked`."""
+    """Return a batch in OpenAI's shape; other values stay unchanged. `asked` is the batch's id if the answer omits
+    it.
+    """
     found = lenient.mapping(told)
     if not found:
         return told
@@ -102,7 +104,7 @@ def _status(word: str, counts: Mapping[str, int]) -> str:
 
 
 def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
-    """Return our error for a refusal at Anthropic; an `OfAnswer`."""
+    """Convert a refusal from Anthropic to our error; an `OfAnswer`."""
     status, code = error.status, call_errors.code_of(error)
     # For an account without credit, Anthropic answers 400; only the message says so.
     if status == HTTPStatus.BAD_REQUEST and classify(status, code, None, message).disposition is Disposition.STOP:

@@ -1,4 +1,4 @@
-"""Batch operations at Anthropic: logs the fields left out, and looks up each model by name."""
+"""Batch operations at Anthropic, which also log omitted fields and look up each model by name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class AnthropicBatches(InlineBatches):
         return True
 
     def _display_name(self, model: str) -> object:
-        """Ask for this model alone: the list lacks aliases of latest versions."""
+        """Request this model alone, because the list lacks aliases of latest versions."""
         with self._translated(f"look {model} up"):
             return lenient.mapping(self._api.model(model).json()).get("display_name")
 

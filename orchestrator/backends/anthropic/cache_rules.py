@@ -1,7 +1,8 @@
 """Anthropic's prompt cache: its lifetimes, and the shortest prefix that each model caches.
 
-`policy.prompt_cache` decides by these rules which prefixes are marked. A row of a batch never reads the cache that
-another row of the batch writes (bike4mind#2741).
+`policy.prompt_cache` uses these rules to choose the prefixes to mark. A row never reads a cache entry that another
+row of the same batch writes (bike4mind#2741).
+
 Sources: platform.claude.com/docs/en/build-with-claude/prompt-caching, anthropic-sdk-python#1194 for Sonnet 4.6.
 """
 
@@ -14,7 +15,10 @@ _MOST = 4096
 
 
 def least_tokens(model: str) -> int:
-    """Return the shortest prefix that a model caches, in tokens. For an unknown name, return the highest minimum."""
+    """Return the length in tokens of the shortest prefix that a model caches.
+
+    For an unknown model, return the highest minimum of all models.
+    """
     claude = claude_of(model)
     if claude is None or claude.line not in ("opus", "sonnet", "haiku"):
         return _MOST

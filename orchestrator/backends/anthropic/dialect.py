@@ -1,4 +1,4 @@
-"""Dialect of Anthropic: rules for a chat completion's fields that become fields of Anthropic's Messages. Pure."""
+"""Dialect of Anthropic: how fields of a chat completion become fields of Anthropic's Messages. Pure."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _TASK_NAMES = {
     "output_config": "`reasoning_effort`, and the task's `schema`",
     "output_format": "the task's `schema`",
 }
-"""Anthropic's names of settings that a task spells differently. If a task used both, one value would be lost."""
+"""Anthropic's names for settings that a task spells differently. If a task used both, one value would be lost."""
 LEFT_OUT = frozenset(
     {
         "logprobs", "top_logprobs", "metadata", "store", "service_tier", "prediction", "prompt_cache_key",
         "prompt_cache_options", "prompt_cache_retention",
     }
 )  # fmt: skip
-"""Fields without effect on the answer. They are left out, and a message names them."""
+"""Fields that do not affect the answer. They are omitted, and a message names them."""
 
 
 def check_fields(draft: Draft) -> None:
-    """Record fields that have no counterpart in Anthropic's Messages and would be lost."""
+    """Record fields that would be lost because Anthropic's Messages has no counterpart."""
     for name, value in list(draft.fields.items()):
         is_set = value is not None and not (name in NEUTRAL and value == NEUTRAL[name])
         if is_set and name not in TRANSLATED and name not in LEFT_OUT:

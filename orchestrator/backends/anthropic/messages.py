@@ -1,4 +1,4 @@
-"""OpenAI's chat completions as Anthropic's Messages. Pure; `results` translates back."""
+"""Translates OpenAI's chat completions to Anthropic's Messages. Pure; `results` translates back."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from orchestrator.policy.dialect.rules import NEUTRAL
 Block = dict[str, Any]
 
 _THEIRS = ("thinking", "cache_control")
-"""Anthropic's own fields, which are passed unchanged, as is `top_k` if the model accepts it."""
+"""Anthropic's own fields, sent unchanged. `top_k` is also sent unchanged if the model accepts it."""
 _PDF = "application/pdf"
 _EFFORTS = {"minimal": "low", **{effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}}
 
 
 def translate(body: Mapping[str, Any], max_tokens: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the params of a chat completion's body, and the names of the fields left out.
+    """Return the Anthropic params for a chat completion's body, and the names of omitted fields.
 
-    `max_tokens` is for a body without a limit, because Anthropic requires the field. Raises InputError, which names
-    the field, for a field without a counterpart that would change the answer.
+    `max_tokens` applies to a body without a limit, because Anthropic requires the field. Raises InputError, which
+    names the field, if a field that would change the answer has no counterpart.
     """
     given = {name: value for name, value in body.items() if value is not None}
     left_out: LeftOut = {}
@@ -80,7 +80,7 @@ def _check_fields(given: Mapping[str, Any], left_out: LeftOut) -> None:
 
 
 def _content(parts: list[MessagePart]) -> str | list[Block]:
-    """Anthropic refuses empty texts among other blocks."""
+    """Drop empty texts, because Anthropic refuses them among other blocks."""
     blocks = [block for block in map(_block, parts) if block != {"type": "text", "text": ""}]
     if [block.keys() for block in blocks] == [{"type", "text"}]:
         return str(blocks[0]["text"])

@@ -21,14 +21,14 @@ _FINISHES = {
 }
 _BILLED_CALLS = ("web_search_requests", "code_execution_requests")
 _PARTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-"""The separate counts of a usage."""
+"""The token counts that a usage reports separately."""
 
 
 def completion(message: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a message of any shape to a chat completion's body, so that no paid answer is lost.
 
-    Extensions: `reasoning_content`, and `other_content` with blocks that have no place in OpenAI's shape. Messages
-    have no time, so `created` is 0. An error body remains an error body.
+    Extensions: `reasoning_content`, and `other_content` with blocks that have no place in OpenAI's shape. `created`
+    is 0, because messages carry no time. An error body remains an error body.
     """
     if is_error(message):
         return dict(message)
@@ -92,7 +92,7 @@ UNKNOWN_STATUS = 502
 
 
 def result_line(line: bytes) -> bytes:
-    """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
+    """Return a result line in OpenAI's shape. A line that is not JSON stays unchanged."""
     told = lenient.decode_object(line)
     if told is None:
         return line

@@ -30,7 +30,7 @@ PROFILE = Profile(
 
 
 class BedrockPackage(BackendPackage[BedrockBackend]):
-    """Bedrock's batch jobs, whose files are in a bucket."""
+    """Amazon Bedrock's batch jobs, which read and write files in a bucket."""
 
     kinds = {"bedrock": BedrockBackend}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""Converse's answers and result lines in OpenAI's shape. Pure.
+"""Converts Converse's answers and result lines to OpenAI's shape. Pure.
 
 Sources: botocore 1.43 (service-2.json of bedrock-runtime), recorded answers, AWS's page on results.
 """
@@ -71,7 +71,7 @@ def _usage(usage: Mapping[str, Any]) -> Json:
 
 
 def result_line(line: bytes) -> bytes:
-    """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
+    """Return a result line in OpenAI's shape. A line that is not JSON stays unchanged."""
     told = lenient.decode_object(line)
     if told is None:
         return line

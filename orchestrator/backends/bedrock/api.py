@@ -28,11 +28,11 @@ _NO_KEY = "no-key-is-sent"
 _CALLER = "Action=GetCallerIdentity&Version=2011-06-15"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
 _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT)
-"""Statuses of a refused stop."""
+"""HTTP statuses of a stop refused because the job is over, or of a create refused because the job exists."""
 
 
 class BedrockAPI(S3FilesAPI):
-    """The calls. `role` is the ARN of the jobs' service role, whose account owns the bucket."""
+    """Bedrock's calls. `role` is the ARN of the service role for jobs. The role's account owns the bucket."""
 
     def __init__(
         self, services: Services, chain: CredentialChain, place: BucketPrefix, role: str, silent: float
@@ -48,7 +48,7 @@ class BedrockAPI(S3FilesAPI):
         self._services.sts.close()
 
     def caller(self) -> str | None:
-        """Return the account number of the credentials."""
+        """Return the AWS account number of the credentials."""
         answer = self._answer(self._services.sts.post("/", content=_CALLER, headers=_FORM))
         return tag_in("Account", answer.content.decode(errors="replace"))
 

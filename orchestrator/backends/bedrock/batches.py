@@ -1,4 +1,4 @@
-"""Batch operations on Bedrock's jobs, with an account by its number."""
+"""Batch operations on Bedrock's jobs. The account is identified by its number."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from orchestrator.backends.s3_files import BAD_CREDENTIALS
 
 
 class Services(Struct, frozen=True):
-    """A signing client of each AWS service. Base URLs end with the service, the bucket's URL with the bucket's
+    """A signing client for each AWS service. Each base URL ends with the service, the bucket's URL with the bucket's
     name.
     """
 
@@ -26,14 +26,14 @@ class Services(Struct, frozen=True):
 
 
 class CredentialChain:
-    """AWS credentials for a profile, from boto3's chain, which is set up at the first request."""
+    """AWS credentials for a profile, from boto3's chain. The chain is set up at the first request."""
 
     def __init__(self, profile: str | None) -> None:
         self._profile = profile
         self._session: boto3.Session | None = None
 
     def current(self) -> AwsKeys:
-        """Return credentials, renewed if they expire soon. Raises ApiRefusal without credentials."""
+        """Return credentials, renewed if they expire soon. Raises ApiRefusal if there are no credentials."""
         try:
             if self._session is None:
                 self._session = boto3.Session(profile_name=self._profile)
@@ -48,12 +48,15 @@ class CredentialChain:
         raise ApiRefusal(BAD_CREDENTIALS, httpx2.Headers(), "", {"message": why, "code": "no_credentials"})
 
     def forget(self) -> None:
-        """Read files and variables again before the next request, because a user may have renewed the credentials."""
+        """Discard the credentials, so that the next request reads files and variables again.
+
+        A user may have renewed them.
+        """
         self._session = None
 
 
 def services_of(settings: BedrockBackend, chain: CredentialChain) -> Services:
-    """Return the clients: at AWS's addresses in the region, or at the settings' base URL if one is set."""
+    """Return the clients, at AWS's addresses in the region or at the settings' base URL if set."""
     region, bucket, own = settings.region, settings.bucket, settings.base_url
     suffix = f"{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
 

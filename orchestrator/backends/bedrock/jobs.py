@@ -1,4 +1,4 @@
-"""Bedrock's batch jobs in OpenAI's shape, and the locations of their files. Pure.
+"""Converts Bedrock's batch jobs to OpenAI's shape, and locates their files. Pure.
 
 Sources: botocore 1.43 (bedrock/2023-04-20, service-2.json), AWS's pages on data and results of batch inference.
 """
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def token_of(order: BatchOrder) -> str:
-    """Return the shard's token, which keeps a repeated create from making a second job."""
+    """Return the shard's idempotency token. With it, a repeated create makes no second job."""
     return blake2b(f"{order.home}\0{order.shard}".encode(), digest_size=16).hexdigest()
 
 
@@ -51,7 +51,7 @@ def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> J
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as a batch in OpenAI's shape. Fields may be missing. Other values stay as they are."""
+    """Return a job as a batch in OpenAI's shape. Fields may be missing. A value that is not a job stays unchanged."""
     told = lenient.mapping(job)
     if not told:
         return job
@@ -82,7 +82,7 @@ def _uri(job: Mapping[str, Any], config: str, of_s3: str) -> object:
 
 
 def _has_results(job: Mapping[str, Any], word: str) -> bool:
-    """Processed records are billed, however the job ended."""
+    """True if the job may have results: processed records are billed, however the job ended."""
     counts = [found for name in _PROCESSED if (found := lenient.count(job.get(name))) is not None]
     return word in _DONE or any(counts) or (word == "stopped" and not counts)
 
@@ -92,7 +92,7 @@ def _output_key(output: str, arn: str, source: str) -> str:
 
 
 def manifest_of(key: str) -> str | None:
-    """Return the key of the summary beside a file of results; None for an input file."""
+    """Return the key of the manifest beside a result file; None for an input file."""
     return f"{key.rpartition('/')[0]}/{MANIFEST}" if key.endswith(".out") else None
 
 

@@ -1,7 +1,9 @@
-"""Chat completions as requests of Bedrock's Converse API, and lines of its input files. Pure.
+"""Translates chat completions to requests of Bedrock's Converse API and to lines of its input files. Pure.
+
+A `recordId` must be alphanumeric, according to AWS's page on batch inference data.
 
 Sources: botocore 1.43 (bedrock-runtime/2023-09-30, service-2.json), recorded requests, AWS's page on batch inference
-data: a `recordId` is alphanumeric.
+data.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ _PICTURES = {f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")}
 _DOCUMENTS = {"application/pdf": "pdf", "text/plain": "txt", "text/csv": "csv", "text/html": "html"}
 _PLAIN_ID = re.compile(r"(?!x0)[A-Za-z0-9]+")
 _CODED = "x0"
-"""Prefix of a `recordId` that encodes a custom_id with other characters."""
+"""Prefix of a `recordId` that encodes a custom_id with non-alphanumeric characters."""
 Json = dict[str, Any]
 
 
 def record_id(custom_id: str) -> str:
-    """Return the alphanumeric id of a custom_id. Each custom_id has a different id."""
+    """Encode a custom_id as an alphanumeric `recordId`. Different custom_ids have different record ids."""
     return custom_id if _PLAIN_ID.fullmatch(custom_id) else f"{_CODED}{custom_id.encode().hex()}"
 
 
 def custom_id_of(record: object) -> object:
-    """Return the custom_id of a `recordId`. An id that we did not write stays as it is."""
+    """Return the custom_id that a `recordId` encodes. An id that we did not write stays unchanged."""
     if not isinstance(record, str) or not record.strip().lower().startswith(_CODED):
         return record
     try:
@@ -60,13 +62,13 @@ def record_lines(source: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def named_record(line: bytes) -> bytes:
-    """Return a record with its custom_id added. A line that is not JSON stays as it is."""
+    """Return a record with its custom_id added. A line that is not JSON stays unchanged."""
     told = lenient.decode_object(line)
     return line if told is None else msgspec.json.encode({"custom_id": custom_id_of(told.get("recordId")), **told})
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line, either ours or a record, and the digest of its request."""
+    """Return the custom_id of a line (our own or a Bedrock record), and the digest of its request."""
     told = lenient.decode_object(line) or {}
     if "recordId" in told:
         name = lenient.name(custom_id_of(told["recordId"])) or ""
@@ -79,7 +81,7 @@ def sent_line(line: bytes) -> tuple[str, bytes]:
 
 
 def translate(body: Mapping[str, Any]) -> Json:
-    """Return a request of Converse, without its model. Raises InputError for a field without a counterpart."""
+    """Return a Converse request without its model. Raises InputError for a field without a counterpart."""
     check_counterparts(body, KNOWN, _NOT_IN_A_BATCH)
     system, turns = read_messages(body.get("messages"), {})
     messages = [{"role": turn.role, "content": _blocks(turn.parts)} for turn in turns]

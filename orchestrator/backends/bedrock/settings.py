@@ -17,7 +17,7 @@ class BedrockBackend(HostedBackend):
     """Bedrock's batch inference, with input and output in a bucket.
 
     `role_arn` is the service role that reads and writes the bucket. `base_url` replaces the addresses of all AWS
-    services. Without `aws_profile`, boto3 looks for credentials as every AWS tool does.
+    services. Without `aws_profile`, boto3 uses its standard credential chain.
     """
 
     kind: Literal["bedrock"]
@@ -32,7 +32,7 @@ class BedrockBackend(HostedBackend):
 
     @property
     def account(self) -> str:
-        """Number of the AWS account, which the role names."""
+        """AWS account number, taken from the role's ARN."""
         return self.role_arn.split(":")[4]
 
     @field_validator("base_url")

@@ -33,7 +33,7 @@ PROFILE = Profile(
 
 
 class CoherePackage(BackendPackage[CohereBackend]):
-    """Cohere's Batch API: datasets in, batches by name, datasets of Avro files out."""
+    """Cohere's Batch API, whose batches read datasets and write datasets of Avro files."""
 
     kinds = {"cohere": CohereBackend}  # noqa: RUF012
 

@@ -67,7 +67,7 @@ def _call(told: Any) -> Json | None:
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
-    """Count the billed tokens. `tokens` would include Cohere's own preamble, which costs nothing."""
+    """Count the billed tokens. The field `tokens` would include Cohere's own preamble, which costs nothing."""
     counted = lenient.mapping(usage.get("billed_units")) or lenient.mapping(usage.get("tokens"))
     prompt, output = (lenient.tokens(counted, name) for name in ("input_tokens", "output_tokens"))
     if not (prompt or output):
@@ -82,7 +82,7 @@ def _usage(usage: Mapping[str, Any]) -> Json:
 
 
 def result_line(record: object) -> bytes:
-    """Return a record as a line in OpenAI's shape. A failed row has a text for its error, and no status."""
+    """Return a record as a result line in OpenAI's shape. A failed row's error is a text without a status."""
     found = lenient.mapping(record)
     custom_id, error, body = found.get("custom_id"), found.get("error"), found.get("body")
     if isinstance(body, str):

@@ -33,16 +33,19 @@ _INPUTS = "batch-chat-v2-input"
 _VALIDATED, _FAILED = "validated", ("failed", "skipped")
 _UNFINISHED = ("queued", "processing")
 _NOT_READY, _NOT_THERE = "file_not_ready", "file_not_found"
-"""OpenAI's codes for a create whose dataset is not validated (wait) or is missing (upload again)."""
+"""OpenAI's codes for a create whose dataset is not validated yet (wait) or is missing (upload again)."""
 _MOST = 1000
-"""Maximum number of batches on a page. The list is not newest first, so a search may have to read all batches."""
+"""Maximum number of batches on a page.
+
+The list is not newest first, so a search may have to read all batches.
+"""
 _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 class CohereAPI(HttpAPI):
-    """The calls, on an HTTP client that has Cohere's address and sends the key.
+    """Cohere's calls, on an HTTP client that has Cohere's address and sends the key.
 
-    `signed` sends no key, because signed addresses belong to another company.
+    The client `signed` sends no key, because signed addresses belong to another company.
     """
 
     def __init__(self, http: httpx2.Client, signed: httpx2.Client, key: str, silent: float) -> None:
@@ -59,19 +62,24 @@ class CohereAPI(HttpAPI):
         return answer_of({"data": [{"id": lenient.mapping(one).get("name")} for one in listed]}, answer.headers)
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
-        """Return a page of input datasets. `after` counts the earlier ones, as text. An empty page ends the list."""
+        """Return a page of input datasets. `after` is the number of earlier datasets, as text.
+
+        An empty page ends the list.
+        """
         start = int(after or 0)
         answer = self._get(_DATASETS, datasetType=_INPUTS, limit=str(limit), offset=str(start))
         listed = lenient.mapping(answer.json()).get("datasets") or []
         return answer_of({"data": [dataset_file(one) for one in listed]}, answer.headers, str(start + limit))
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return a dataset without its size, which is the size of Avro files. Refuses a missing dataset."""
+        """Return a dataset, without its size, which counts Avro bytes. Raises ApiRefusal if the dataset is
+        missing.
+        """
         self.dataset(file_id)
         return answer_of({"id": file_id})
 
     def dataset(self, dataset_id: str) -> Mapping[str, Any]:
-        """Return a dataset. Raises ValueError for another answer."""
+        """Return a dataset. Raises ValueError if the answer is not a dataset."""
         told = lenient.mapping(self._get(path_of(_DATASETS, dataset_id)).json())
         found = lenient.mapping(told.get("dataset"))
         if not found:
@@ -133,7 +141,7 @@ class CohereAPI(HttpAPI):
 
 
 class CohereBatches(TranslatedBatches):
-    """The batch operations. A batch is created only once its dataset is validated."""
+    """Cohere's batch operations. A batch is created only after Cohere has validated its dataset."""
 
     _api: CohereAPI
 
@@ -143,7 +151,7 @@ class CohereBatches(TranslatedBatches):
         return super().create(order)
 
     def _check_validated(self, dataset_id: str) -> None:
-        """Raise BackendRefused for a dataset that is not validated, or NotSent if its state is unknown."""
+        """Raise BackendRefused if a dataset is not validated, or NotSent if its state is unknown."""
         try:
             with self._translated("look at its dataset"):
                 dataset = self._api.dataset(dataset_id)

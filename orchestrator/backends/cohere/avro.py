@@ -1,4 +1,4 @@
-"""Records of Avro files, read while the bytes arrive."""
+"""Reads records of Avro files as the bytes arrive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _BROKEN = (EOFError, IndexError, KeyError, OverflowError, OSError, struct.error, zlib.error, lzma.LZMAError)
-"""Errors that fastavro raises, besides ValueError, for bytes that are not a whole Avro file."""
+"""Errors, besides ValueError, that fastavro raises for bytes that are not a complete Avro file."""
 
 
 class _Stream:
@@ -36,7 +36,7 @@ class _Stream:
 def records(chunks: Iterable[bytes]) -> Iterator[Any]:
     """Yield the records of an Avro file. Raises ValueError for other bytes, and for a file that breaks off.
 
-    If a file breaks off, complete blocks are kept, and an incomplete block is dropped.
+    If the file breaks off, its complete blocks are yielded first. The incomplete block is dropped.
     """
     import fastavro
 

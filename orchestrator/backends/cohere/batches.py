@@ -29,7 +29,7 @@ def spelled(name: str) -> str:
 
 
 def unspelled(name: str) -> str:
-    """Decode a name from `spelled`. The result for a foreign name is arbitrary."""
+    """Decode a name that `spelled` encoded. For a name that is not ours, the result is arbitrary."""
     return _CODED.sub(lambda found: bytes.fromhex(found[1].decode()), name.encode()).decode(errors="replace")
 
 
@@ -46,7 +46,7 @@ def _metadata_in(name: object) -> dict[str, str | None] | None:
 
 
 def batch_of(told: object) -> object:
-    """Return a batch in OpenAI's shape. A value that is not an object stays as it is."""
+    """Return a batch in OpenAI's shape. A value that is not an object stays unchanged."""
     found = lenient.mapping(told)
     found = lenient.mapping(found.get("batch")) or found
     if not found:
@@ -77,7 +77,7 @@ def batch_of(told: object) -> object:
 
 
 def batch_page(told: object) -> tuple[object, str | None]:
-    """Return a page of the list in OpenAI's shape, and the next page's token, None if the list is complete.
+    """Return a list page in OpenAI's shape, and the token of the next page, None if the list is complete.
 
     An answer may omit an empty list.
     """

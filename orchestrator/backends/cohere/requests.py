@@ -1,8 +1,10 @@
-"""Chat completions as rows of Cohere's batches. Pure.
+"""Translates chat completions to rows of Cohere's batches. Pure.
 
-A row's format differs from a request of `/v2/chat`: content is a list, a picture's address and a tool's schema are
-texts, and some fields do not exist, such as `response_format` and `stop_sequences`. Sources: crmne/ruby_llm
-(protocols/cohere/batch_requests.rb, run against the live API), cohere 7.3.1 (types of `/v2/chat`).
+A row's format differs from a request of `/v2/chat`. Content is a list; a picture's address and a tool's schema are
+texts. Some fields do not exist, such as `response_format` and `stop_sequences`.
+
+Sources: crmne/ruby_llm (protocols/cohere/batch_requests.rb, run against the live API), cohere 7.3.1 (types of
+`/v2/chat`).
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ Json = dict[str, Any]
 
 
 def translate(body: Mapping[str, Any]) -> Json:
-    """Return the body of a row, without its model. Raises InputError for a field without a counterpart."""
+    """Return the body of a row without its model. Raises InputError for a field without a counterpart."""
     check_counterparts(body, KNOWN, _NOT_IN_A_BATCH)
     if body.get("tool_choice") not in (None, "auto"):
         raise InputError(_NOT_IN_A_BATCH, field="tool_choice")

@@ -25,7 +25,7 @@ PROFILE = Profile(
 
 
 class FireworksPackage(BackendPackage[FireworksBackend]):
-    """Fireworks' batch inference jobs, whose ids orch chooses."""
+    """Fireworks' batch inference jobs. Orch chooses their ids."""
 
     kinds = {"fireworks": FireworksBackend}  # noqa: RUF012
 

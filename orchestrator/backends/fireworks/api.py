@@ -35,14 +35,14 @@ _MOST = "200"
 _BLOCK = 1024 * 1024
 _READY = "READY"
 _BESIDE = {"nextPageToken", "totalSize"}
-"""Fields of a list besides its entries."""
+"""Fields of a list answer other than its entries."""
 
 
 class FireworksAPI(HttpAPI):
-    """The calls, on an HTTP client that has Fireworks' address and sends the key.
+    """Fireworks' calls, on an HTTP client that has Fireworks' address and sends the key.
 
-    `signed` sends no key, because signed addresses belong to another company. A job that orch deleted counts as
-    cancelled.
+    The client `signed` sends no key, because signed addresses belong to another company. A job that orch deleted
+    counts as cancelled.
     """
 
     def __init__(self, http: httpx2.Client, signed: httpx2.Client, account: str, key: str, silent: float) -> None:
@@ -74,7 +74,10 @@ class FireworksAPI(HttpAPI):
         return self._page(self._datasets, _DATASETS, limit, after, dataset_file)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return a file without a size, because datasets state none. Refuses a missing file."""
+        """Return a file without a size, because datasets state none.
+
+        Raises ApiRefusal if a dataset or output file is missing. A missing error file counts as empty.
+        """
         with self.content(file_id):
             return answer_of({"id": file_id})
 
@@ -120,7 +123,7 @@ class FireworksAPI(HttpAPI):
             yield (convert(line) + b"\n" for line in lines(chunks))
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
-        """Create a job under its dataset's id, or return the existing job, so that the call can be repeated."""
+        """Create a job under its dataset's id, or return the existing job. The call can be repeated safely."""
         dataset = order.input_file_id
         job = {
             "model": model_name(order.model),
@@ -150,7 +153,7 @@ class FireworksAPI(HttpAPI):
             return answer_of({"id": batch_id, "status": "cancelled"}, refusal.headers)
 
     def cancel(self, batch_id: str) -> None:
-        """Delete a job if none of its rows has run. Other jobs continue: deletion would lose paid answers."""
+        """Delete a job if none of its rows has run. Other jobs continue, because deletion would lose paid answers."""
         path = path_of(self._jobs, batch_id)
         if not has_begun(lenient.mapping(self._get(path).json())):
             self._answer(self._http.delete(path))
@@ -184,7 +187,7 @@ class FireworksAPI(HttpAPI):
 
 
 class FireworksBatches(ApiBatches):
-    """The batch operations. A job has its dataset's id, so it is retrieved by id and never searched for."""
+    """Fireworks' batch operations. A job has the id of its dataset, so orch retrieves the job without a search."""
 
     def find(self, intent: Intent) -> Sighting:
         if intent.input_file_id is None:

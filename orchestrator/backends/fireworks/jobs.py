@@ -1,7 +1,7 @@
-"""Fireworks' jobs, datasets and lines in OpenAI's shape. Pure.
+"""Converts Fireworks' jobs, datasets and lines to OpenAI's shape. Pure.
 
 Sources: fireworks-ai 1.2.30 (types/batch_inference_job.py, types/dataset.py), docs.fireworks.ai (batch inference).
-States, names of files and lines of results are as OpenRouter's adapter saw them in the live API on 2026-08-30.
+States, file names and result lines follow OpenRouter's adapter, which saw them in the live API on 2026-08-30.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.json_decoders import json_decoder
 
 OUTPUT, ERRORS = "output", "errors"
-"""The two files of a results dataset. A file's id is the dataset's id, a slash and this name."""
+"""The two files of a results dataset. A file's id is `DATASET/NAME`, with one of these names."""
 _MODELS = "accounts/fireworks/models/"
 _STATES = {
     "validating": BatchStatus.VALIDATING,
@@ -36,13 +36,13 @@ _STATES = {
     "deleting": BatchStatus.CANCELLED,
     "deleting_cleaning_up": BatchStatus.CANCELLED,
 }
-"""States without the prefix `JOB_STATE_`. A job in any other state is running."""
+"""States without the prefix `JOB_STATE_`, and OpenAI's states. A job in any other state is running."""
 _COUNTS = {"completed": "successfullyProcessedRequests", "failed": "failedRequests"}
 _decode_body = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def model_name(model: str) -> str:
-    """Return a model's resource name. A short name means one of Fireworks' own models."""
+    """Return a model's resource name. A short name stands for one of Fireworks' own models."""
     return model if "/" in model else f"{_MODELS}{model}"
 
 
@@ -51,7 +51,7 @@ def short_name(resource: object) -> str | None:
 
 
 def batch_of(job: object) -> object:
-    """Return a job as a batch in OpenAI's shape. A value that is not an object stays as it is."""
+    """Return a job as a batch in OpenAI's shape. A value that is not an object stays unchanged."""
     told = lenient.mapping(job)
     if not told:
         return job
@@ -100,7 +100,7 @@ def sent_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line and the digest of its request, the same for our line and for Fireworks' copy."""
+    """Return a line's custom_id and its request's digest. Both are the same for our line and for Fireworks' copy."""
     return body_lines.sent_line(line, _without_model)
 
 

@@ -10,7 +10,7 @@ from orchestrator.settings.backends import HostedBackend
 
 
 class FireworksBackend(HostedBackend):
-    """Fireworks' batch inference, with datasets of an account."""
+    """Fireworks' batch inference, with datasets in a Fireworks account."""
 
     kind: Literal["fireworks"]
     base_url: str = "https://api.fireworks.ai"

@@ -26,7 +26,7 @@ PROFILE = Profile(
 
 
 class GeminiPackage(BackendPackage[GeminiBackend]):
-    """Gemini's Batch API: files, batches by file, results by key."""
+    """Gemini's Batch API: batches of uploaded files, whose results are matched by key."""
 
     kinds = {"gemini": GeminiBackend}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""Gemini's answers, result lines, batches, files and errors in OpenAI's shape. Pure.
+"""Converts Gemini's answers, result lines, batches, files and errors to OpenAI's shape. Pure.
 
 Sources: google-genai 3.6.1 (types.py, batches.py), recorded answers and batches, Google's list of RPC codes.
 """
@@ -35,7 +35,7 @@ def _plain_id(name: object) -> str | None:
 
 
 def batch_of(operation: object) -> object:
-    """Return an operation as a batch in OpenAI's shape. A value that is not an object stays as it is."""
+    """Return an operation as a batch in OpenAI's shape. A value that is not an object stays unchanged."""
     told = lenient.mapping(operation)
     if not told:
         return operation
@@ -65,7 +65,7 @@ def batch_of(operation: object) -> object:
 
 
 def listed(told: object, name: str, convert: Any) -> object:
-    """Return a list in OpenAI's shape. Without a token for a next page, the list is complete."""
+    """Return a list in OpenAI's shape. A list without a next-page token is complete."""
     found = lenient.mapping(told)
     if not found and told != {}:
         return told
@@ -76,7 +76,7 @@ def listed(told: object, name: str, convert: Any) -> object:
 
 
 def file_of(file: object) -> object:
-    """Return a file in OpenAI's shape. Results have no size, because their lines are translated."""
+    """Return a file in OpenAI's shape. Result files have no size, because their lines are translated."""
     told = lenient.mapping(file)
     told = lenient.mapping(told.get("file")) or told
     if not told:
@@ -92,7 +92,7 @@ def model_of(model: object) -> object:
 
 
 def error_of(body: object) -> Json:
-    """Return the reason in an error's body as OpenAI's error object. Gemini's status replaces a missing code."""
+    """Return an error body's reason as OpenAI's error object. Gemini's status replaces a missing code."""
     found = openai_error(body)
     if found and not found["code"]:
         error = lenient.mapping(lenient.mapping(body).get("error"))
@@ -101,7 +101,7 @@ def error_of(body: object) -> Json:
 
 
 def status_of(body: object, status: int) -> int:
-    """Return the HTTP status of an error. Gemini answers 400, not 401, for an invalid key."""
+    """Return the HTTP status of an error, with 401 for an invalid key, which Gemini answers with 400."""
     return 401 if read_error_value(body).says_bad_key else status
 
 
@@ -195,7 +195,7 @@ def _of_kind(usage: Mapping[str, Any], name: str, kind: str) -> int:
 
 
 def result_line(line: bytes) -> bytes:
-    """Return a result's line in OpenAI's shape. A line that is not JSON stays as it is."""
+    """Return a result line in OpenAI's shape. A line that is not JSON stays unchanged."""
     told = lenient.decode_object(line)
     if told is None:
         return line

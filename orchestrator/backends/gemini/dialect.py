@@ -1,4 +1,4 @@
-"""Dialect of Gemini: fields without a counterpart, named before anything is sent."""
+"""Dialect of Gemini: reports fields without a counterpart before orch sends anything."""
 
 from __future__ import annotations
 

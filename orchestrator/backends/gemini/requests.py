@@ -1,4 +1,4 @@
-"""Chat completions as Gemini's requests. Pure.
+"""Translates chat completions to Gemini's requests. Pure.
 
 Sources: google-genai 3.6.1 (types.py, batches.py), recorded requests, Gemini's page on OpenAI compatibility.
 """
@@ -39,7 +39,7 @@ _CONFIG = {
 _OWN = ("safetySettings", "cachedContent")
 """Gemini's own fields, which are sent unchanged."""
 _IN_A_CACHE = frozenset({"systemInstruction", "tools", "toolConfig"})
-"""Fields that a request with an explicit cache must not have."""
+"""Fields that a request must not have if it uses an explicit cache."""
 KNOWN = NO_EFFECT.union(
     {*_CONFIG, *_OWN, "messages", "max_tokens", "max_completion_tokens", "stop", "n", "response_format", "tools",
      "tool_choice", "reasoning_effort", "stream", "service_tier", "parallel_tool_calls"}
@@ -140,7 +140,7 @@ def _contents(messages: Any) -> tuple[list[Json], list[Json]]:
 
 
 def _part(part: MessagePart, called: dict[str, str]) -> Json:
-    """`called` maps the ids of earlier calls to function names."""
+    """Return a message part as Gemini's part. `called` maps ids of earlier tool calls to function names."""
     match part:
         case TextPart():
             return {"text": part.text}

@@ -22,7 +22,7 @@ PROFILE = Profile(
 
 
 class MistralPackage(BackendPackage[MistralBackend]):
-    """Mistral's batch jobs, whose files and answers are nearly OpenAI's."""
+    """Mistral's batch jobs, whose files and answers are close to OpenAI's format."""
 
     kinds = {"mistral": MistralBackend}  # noqa: RUF012
 

@@ -20,7 +20,7 @@ from orchestrator.settings.backends import window_seconds
 _JOBS = "batch/jobs"
 _HOUR = 3600
 _INPUTS = "batch_request"
-"""The kind of input files. Result files have the same purpose, so the purpose alone is not enough."""
+"""Type of an input file. Result files have the same purpose, so the purpose alone does not identify input files."""
 _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
@@ -58,7 +58,7 @@ class MistralAPI(HttpAPI):
     def _page(
         self, path: str, limit: int, after: str | None, convert: Callable[[object], object], **query: str
     ) -> ApiAnswer:
-        """`after` is the page's number from 0, as text."""
+        """Return a page of a list. `after` is the page's number from 0, as text."""
         number = int(after or 0)
         answer = converted(self._get(path, page=str(number), page_size=str(limit), **query), convert)
         return replace(answer, next_page=str(number + 1))

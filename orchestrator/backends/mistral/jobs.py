@@ -1,7 +1,7 @@
-"""Mistral's batch jobs in OpenAI's shape. Pure.
+"""Converts Mistral's batch jobs to OpenAI's shape. Pure.
 
-Sources: mistralai 3.7.0 (client/jobs.py, client/files.py, extra/batch/client.py), a recorded batch,
-and Mistral's guide.
+Sources: mistralai 3.7.0 (client/jobs.py, client/files.py, extra/batch/client.py), a recorded batch, and Mistral's
+guide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ALIKE = ("id", "status", "created_at", "completed_at", "metadata", "model", "en
 
 
 def batch_of(job: object) -> object:
-    """Return a job as a batch in OpenAI's shape. A value that is not an object stays as it is."""
+    """Return a job as a batch in OpenAI's shape. A value that is not an object stays unchanged."""
     told = lenient.mapping(job)
     if not told:
         return job

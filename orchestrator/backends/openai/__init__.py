@@ -1,4 +1,4 @@
-"""OpenAI's Batch API, and providers that follow it; also the protocol of our own server."""
+"""OpenAI's Batch API and compatible providers; also the protocol of our own server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNNAMED = "other"
 
 
 class OpenAIPackage(BackendPackage[OpenAIBackend]):
-    """OpenAI's Batch API, and providers that follow it."""
+    """OpenAI's Batch API and compatible providers."""
 
     kinds = {"openai": OpenAIBackend, "azure": OpenAIBackend}  # noqa: RUF012
 

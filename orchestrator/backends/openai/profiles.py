@@ -1,7 +1,7 @@
 """Profiles of Batch APIs that use OpenAI's protocol. Data only.
 
-Sources are the providers' own pages, as of 2026-11, and zai-sdk 0.2.3 (api_resource/batch/batches.py) for Zhipu.
-orch.toml may override a profile per backend.
+The sources are the providers' own pages, as of 2026-11. For Zhipu, the source is zai-sdk 0.2.3
+(api_resource/batch/batches.py). orch.toml may override the profile of each backend.
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ _HOSTS = {
 
 
 def profile_of(kind: str, base_url: str, name: str | None = None) -> Profile:
-    """Return the profile called `name`, or else the address's profile, `other` if unknown. Raises KeyError."""
+    """Return the profile called `name`, or else the profile for this address, `other` if the address is unknown.
+
+    Raises KeyError for an unknown name.
+    """
     if name is not None:
         return PROFILES[name]
     if kind == "azure":

@@ -1,4 +1,4 @@
-"""Settings in orch.toml of a backend that uses OpenAI's Batch protocol."""
+"""Settings in orch.toml for a backend that uses OpenAI's Batch protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _is_a_profile(name: str) -> str:
 
 
 class OpenAIBackend(NotifyingBackend):
-    """A provider's Batch API that uses OpenAI's protocol.
+    """Settings of a Batch API that uses OpenAI's protocol.
 
     `profile` names the provider's profile. By default, the address determines the profile.
     """

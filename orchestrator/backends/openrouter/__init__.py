@@ -26,7 +26,7 @@ PROFILE = Profile(
 
 
 class OpenRouterPackage(BackendPackage[OpenRouterBackend]):
-    """OpenRouter's Batch API: requests and results inline, no metadata, no cancel."""
+    """OpenRouter's Batch API, with inline requests and results, and without metadata or a cancel call."""
 
     kinds = {"openrouter": OpenRouterBackend}  # noqa: RUF012
 

@@ -20,13 +20,13 @@ from orchestrator.core.error_body import openai_error
 
 _WINDOW = "24h"
 RESULTS = "results:"
-"""Prefix of the id of a batch's results, before the batch's id. The results are part of the batch object."""
+"""Prefix of a result id; the batch's id follows. The results are part of the batch object."""
 _STATUSES = {
     "authentication": 401, "payment_required": 402, "permission_denied": 403, "not_found": 404, "timeout": 408,
     "precondition_failed": 412, "payload_too_large": 413, "unprocessable": 422, "rate_limit_exceeded": 429,
     "server": 500, "provider_unavailable": 502, "unmapped": 502, "provider_overloaded": 503, "invalid_request": 400,
 }  # fmt: skip
-"""HTTP statuses for OpenRouter's general error types. Any other type is the code of a refused request."""
+"""HTTP statuses for OpenRouter's general error types. Any other type is the error code of a refused request."""
 _ALIKE = ("id", "status", "created_at", "request_counts", "model", "endpoint")
 
 
@@ -42,7 +42,7 @@ class OpenRouterAPI(HttpAPI):
         yield (result_line(one) + b"\n" for one in results)
 
     def submit(self, order: BatchOrder, rows: BinaryIO) -> ApiAnswer:
-        """Create a batch. All other fields must come before `requests`."""
+        """Create a batch. In the request body, all other fields must come before `requests`."""
         fields = {"endpoint": order.endpoint, "model": order.model, "completion_window": _WINDOW}
         return converted(self._send("batches", rows, **fields), batch_of)
 
@@ -62,7 +62,7 @@ def without_model(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batch_of(told: object) -> object:
-    """Return a batch in OpenAI's shape. A value that is not an object stays as it is."""
+    """Return a batch in OpenAI's shape. A value that is not an object stays unchanged."""
     found = lenient.mapping(told)
     if not found:
         return told
@@ -80,7 +80,7 @@ def batch_of(told: object) -> object:
 
 
 def result_line(told: object) -> bytes:
-    """Return a result as a line in OpenAI's shape. OpenRouter's errors have a type in place of status and code."""
+    """Return a result as a line in OpenAI's shape. OpenRouter's errors have a type instead of a status and a code."""
     found = lenient.mapping(told)
     if error := lenient.mapping(found.get("error")):
         kind = lenient.text(error.get("error_type"))

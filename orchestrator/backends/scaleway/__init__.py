@@ -25,7 +25,7 @@ PROFILE = Profile(
 
 
 class ScalewayPackage(BackendPackage[ScalewayBackend]):
-    """Scaleway's batches, whose files are in a bucket."""
+    """Scaleway's batches, which read and write files in a bucket."""
 
     kinds = {"scaleway": ScalewayBackend}  # noqa: RUF012
 

@@ -27,7 +27,10 @@ _UNKNOWN = "unknown_results"
 
 
 class ScalewayAPI(S3FilesAPI):
-    """The calls. `address` is the bucket's own: a create must name it, even if the client uses another address."""
+    """Scaleway's calls. `address` is the bucket's own address.
+
+    A create must name it, even if the client uses another address.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,9 @@ class ScalewayAPI(S3FilesAPI):
         return converted(super().batches(limit, after), self._list_of)
 
     def batch(self, batch_id: str) -> ApiAnswer:
-        """Return a batch. Raises ValueError if its results have unknown names: a guess could lose paid answers."""
+        """Return a batch. Raises ValueError if its result files have unknown names, because a guess could lose paid
+        answers.
+        """
         found = converted(super().batch(batch_id), self._batch_of)
         if unknown := lenient.mapping(found.json()).get(_UNKNOWN):
             raise ValueError(f"its results have an unknown address: {lenient.text(unknown)}")
@@ -75,7 +80,7 @@ class ScalewayAPI(S3FilesAPI):
         return {**found, "data": [self._batch_of(one) for one in listed]} if isinstance(listed, list) else told
 
     def _batch_of(self, told: object) -> object:
-        """Replace addresses by keys. Another program's batch stays as it is."""
+        """Replace file addresses in a batch by keys. A batch of another program stays unchanged."""
         found = lenient.mapping(told)
         key = self._key_in(found.get("input_file_id"))
         if key is None or not key.startswith(self._place.inputs):
@@ -91,7 +96,7 @@ class ScalewayAPI(S3FilesAPI):
         return batch
 
     def _key_in(self, told: object) -> str | None:
-        """Return the key in an object's address, in any spelling; None for another bucket."""
+        """Return the key in an object's address, in any spelling; None if the address is in another bucket."""
         address = urlsplit(lenient.text(told, _LONGEST_ADDRESS))
         host, path, bucket = address.hostname or "", unquote(address.path).removeprefix("/"), self._place.bucket
         if host == bucket or host.startswith(f"{bucket}."):

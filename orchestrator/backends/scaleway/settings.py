@@ -30,7 +30,7 @@ class ScalewayBackend(HostedBackend):
 
     @property
     def bucket_address(self) -> str:
-        """Address of the bucket, in the form used in an input file's address."""
+        """Address of the bucket, as it appears in the address of an input file."""
         return f"https://{self.bucket}.s3.{self.region}.scw.cloud"
 
     @field_validator("bucket_url")

@@ -27,7 +27,7 @@ PROFILE = Profile(
 
 
 class TogetherPackage(BackendPackage[TogetherBackend]):
-    """Together's Batch API, which is nearly OpenAI's."""
+    """Together's Batch API, whose protocol is close to OpenAI's."""
 
     kinds = {"together": TogetherBackend}  # noqa: RUF012
 

@@ -68,7 +68,7 @@ class TogetherAPI(HttpAPI):
 
 
 class TogetherBatches(ApiBatches):
-    """The batch operations, with custom_ids of any length."""
+    """Together's batch operations. Custom_ids may have any length."""
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
         results = super()._read_lines(chunks, input_path)
@@ -82,7 +82,7 @@ class TogetherBatches(ApiBatches):
 
 
 def batch_of(job: object) -> object:
-    """Return a batch with OpenAI's names of fields. A value that is not an object stays as it is."""
+    """Return a batch with OpenAI's field names. A value that is not an object stays unchanged."""
     told = lenient.mapping(job)
     return {**told, "model": told.get("model_id"), "errors": told.get("error")} if told else job
 
@@ -100,7 +100,7 @@ def _input_files(told: object) -> object:
 
 
 def _whole_list(told: object, owners: Mapping[object, Mapping[str, str | None]]) -> object:
-    """`owners` maps the ids of input files to the metadata in their names."""
+    """Return the list in OpenAI's shape. `owners` maps ids of input files to the metadata in their names."""
     found = [] if told is None else lenient.entries(told, is_first=False)
     for one in found:
         if isinstance(one, dict) and one.get("input_file_id") in owners:

@@ -1,6 +1,6 @@
 """Lines of Together's input and result files. Pure.
 
-Sources: together 3.1.1 (lib/resources/files.py), docs.together.ai (batch tutorial: an id has 64 characters at most).
+Sources: together 3.1.1 (lib/resources/files.py), docs.together.ai (batch tutorial: an id has at most 64 characters).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SHORT_ID = re.compile(rb'("custom_id"\s*:\s*)("[0-9a-f]{48}")')
 
 
 def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield lines in Together's format, for a file called `name`. Raises InputError.
+    """Yield lines in Together's format, for a file called `name`. Raises InputError for an invalid line.
 
-    Together gives files with equal bytes the same id. Batches have no metadata, so only a batch's file shows its
-    owner. So spaces between the first line's tokens encode the file's name, and shards never share a file.
+    Batches have no metadata, so only a batch's file shows its owner. Together gives files with equal bytes the same
+    id. Therefore spaces between the first line's tokens encode the file's name, and shards never share a file.
     """
     number = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
     blanks = f"{number:064b}".replace("0", " ").replace("1", "\t").encode()
@@ -30,8 +30,9 @@ def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def with_own_ids(results: Iterable[bytes], source: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield result lines with our own custom_ids, even if they were too long to send. `source` are our input
-    lines.
+    """Yield result lines with our own custom_ids, even if these were too long to send.
+
+    `source` holds our input lines.
     """
     ids = (bytes(line.custom_id) for line in request_lines(source, body_lines.decode_line))
     own = {short: long for long in ids if (short := _short(msgspec.Raw(long))) != long}

@@ -11,7 +11,7 @@ from orchestrator.settings.backends import HostedBackend
 
 
 class TogetherBackend(HostedBackend):
-    """Together's Batch API. `discount` is that of the models in use; few models have a discount."""
+    """Together's Batch API. `discount` applies to the models in use; few models have a discount."""
 
     kind: Literal["together"]
     base_url: str = "https://api.together.ai/v1"

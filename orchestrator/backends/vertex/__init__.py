@@ -26,7 +26,7 @@ PROFILE = Profile(
 
 
 class VertexPackage(BackendPackage[VertexBackend]):
-    """Vertex AI's batch jobs, whose files are in a bucket."""
+    """Vertex AI's batch jobs, which read and write files in a bucket."""
 
     kinds = {"vertex": VertexBackend}  # noqa: RUF012
 

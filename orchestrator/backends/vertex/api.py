@@ -28,11 +28,14 @@ _JOBS = "batchPredictionJobs"
 _MODELS = "v1beta1/publishers/google/models"
 _PAGE = 1000
 _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT)
-"""Statuses of a refused cancel."""
+"""HTTP statuses with which a cancel is refused if the job is over."""
 
 
 class VertexAPI(HttpAPI):
-    """The calls. `parent` is the path of project and location. Refused credentials trigger a call of `forget`."""
+    """Vertex AI's calls. `parent` is the path of project and location.
+
+    If Google refuses the credentials, `forget` is called.
+    """
 
     def __init__(
         self,
@@ -71,8 +74,9 @@ class VertexAPI(HttpAPI):
             return self._page(self._storage, self._objects, "items", object_of, after, **query)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return an object without its size, because reading translates its lines. Refuses a folder without
-        results.
+        """Return an object without its size, because orch translates its lines.
+
+        Raises ApiRefusal for a folder without results.
         """
         with self.content(file_id):
             return answer_of({"id": file_id})
@@ -89,7 +93,7 @@ class VertexAPI(HttpAPI):
             return answer_of({"id": sent.key, "filename": name}, made.headers)
 
     def delete_file(self, file_id: str) -> None:
-        """Delete an object, or all objects of a folder."""
+        """Delete an object, or all objects in a folder."""
         for key in self._names(file_id) if file_id.endswith("/") else [file_id]:
             try:
                 self._answer(self._storage.delete(self._path(key)))
@@ -110,7 +114,7 @@ class VertexAPI(HttpAPI):
 
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
-        """Open an object, or the results in a folder one after another."""
+        """Open an object, or a folder's result files one after another."""
         names = results_in(self._names(file_id)) if file_id.endswith("/") else [file_id]
         if not names:
             gone = {"message": f"no results are in {file_id}", "code": "not_found"}
@@ -168,7 +172,7 @@ class VertexAPI(HttpAPI):
 
 @contextmanager
 def _in_bucket() -> Iterator[None]:
-    """Report a missing bucket as a mistake in the settings, so that it does not cost any row."""
+    """Report a missing bucket as an error in the settings, so that no row counts as failed."""
     try:
         yield
     except ApiRefusal as refusal:

@@ -1,4 +1,4 @@
-"""Batch operations on Vertex AI's jobs. Rows are found by the request that an answer echoes."""
+"""Batch operations on Vertex AI's jobs. Results are matched to rows by the echoed request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.backends.vertex.settings import VertexBackend
 
 
 class VertexBatches(WithBucket, TranslatedBatches):
-    """The operations of a Batch API on Vertex AI's calls."""
+    """Vertex AI's batch operations."""
 
     def __init__(self, name: str, api: VertexAPI, profile: Profile, settings: VertexBackend) -> None:
         agent = "Vertex AI's service agent"
@@ -28,11 +28,11 @@ class VertexBatches(WithBucket, TranslatedBatches):
         self._settings = settings
 
     def account(self) -> str:
-        """Return the project, which pays for its jobs, and the location. A list shows only jobs of both."""
+        """Return the project, which pays for its jobs, and the location. A list shows only the jobs in both."""
         return f"google:{self._settings.project}/{self._settings.region}"
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """Return None: no file at Google has row ids. `input_lines` recognises rows by their requests."""
+        """Return None, because no file at Google has row ids. `input_lines` recognises rows by their requests."""
         return None
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:

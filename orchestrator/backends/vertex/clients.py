@@ -15,7 +15,7 @@ _MULTI_REGIONS = ("us", "eu")
 
 
 def api_of(settings: VertexBackend, access: BackendAccess) -> VertexAPI:
-    """Return the calls, at Google's addresses or, if set, at the base URL in the settings. Raises UsageError."""
+    """Return the calls, at the base URL in the settings or else at Google's addresses. Raises UsageError."""
     silent, own = settings.request_timeout, settings.base_url
     headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
     vertex, storage = (

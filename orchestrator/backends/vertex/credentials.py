@@ -1,4 +1,6 @@
-"""Access tokens. google-auth finds and renews credentials; httpx2 sends its requests within our time limits."""
+"""Google access tokens. google-auth finds and renews credentials; httpx2 sends its requests within our time
+limits.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class _Response(Struct, frozen=True):
 
 
 class AccessTokens(httpx2.Auth):
-    """Puts an access token on each request, and renews it in time. `path` is the key file of a service account.
+    """Adds an access token to each request, and renews the token in time. `path` is a service account's key file.
 
     The first request searches for credentials.
     """
@@ -36,7 +38,10 @@ class AccessTokens(httpx2.Auth):
         self._lock = Lock()
 
     def forget(self) -> None:
-        """Search for credentials again before the next request, because a user may have renewed a file."""
+        """Discard the credentials, so that the next request searches again.
+
+        A user may have renewed a file.
+        """
         with self._lock:
             self._found = None
 

@@ -1,4 +1,4 @@
-"""Vertex AI's batch prediction jobs in OpenAI's shape. Pure.
+"""Converts Vertex AI's batch prediction jobs to OpenAI's shape. Pure.
 
 Sources: google-genai 3.6.1 (batches.py, types.py), Google's reference of BatchPredictionJob and its guide.
 """
@@ -21,18 +21,18 @@ _CODES = {
     1: "cancelled", 3: "invalid_argument", 4: "deadline_exceeded", 5: "not_found", 7: "permission_denied",
     8: "resource_exhausted", 9: "permission_denied", 13: "internal", 14: "unavailable",
 }  # fmt: skip
-"""Our code by google.rpc.Code. Code 9 means a bucket that the service agent cannot see: a missing permission."""
+"""Our error code for each google.rpc.Code. Code 9 means that the service agent has no permission for the bucket."""
 _LONGEST_NAME = 128
 Json = dict[str, Any]
 
 
 def model_path(name: str) -> str:
-    """Return a model's resource name. A name without a slash means one of Google's own models."""
+    """Return a model's resource name. A name without a slash stands for one of Google's own models."""
     return name if "/" in name else f"publishers/google/models/{name}"
 
 
 def creation(order: BatchOrder, place: BucketPrefix) -> Json:
-    """Return the fields of a create. The results' prefix, which every list shows, names shard and home."""
+    """Return the fields of a create. The prefix of the results names shard and home, because every list shows it."""
     return {
         "displayName": display_name(order)[:_LONGEST_NAME],
         "model": model_path(order.model),
@@ -45,7 +45,7 @@ def creation(order: BatchOrder, place: BucketPrefix) -> Json:
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as a batch in OpenAI's shape. A value that is not an object stays as it is."""
+    """Return a job as a batch in OpenAI's shape. A value that is not an object stays unchanged."""
     told = lenient.mapping(job)
     if not told:
         return job
@@ -82,7 +82,7 @@ def _error(error: Mapping[str, Any]) -> Json:
 
 
 def _has_results(word: str, stats: Mapping[str, Any], folder: str | None) -> bool:
-    """Processed rows are billed, however the job ended."""
+    """True if the job may have results: processed rows are billed, however the job ended."""
     if word in ("succeeded", "partially_succeeded"):
         return True
     counts = [found for name in _COUNTS.values() if (found := lenient.count(stats.get(name))) is not None]
@@ -97,6 +97,8 @@ def object_of(one: object) -> Json:
 
 
 def results_in(names: list[str]) -> list[str]:
-    """Return the result files among a folder's objects. Besides the whole file, the folder may have partial files."""
+    """Return the result files among a folder's objects. The folder may hold partial files besides the complete
+    file.
+    """
     whole = [name for name in names if name.rpartition("/")[2].startswith("predictions")]
     return whole or [name for name in names if name.endswith(".jsonl")]

@@ -1,8 +1,10 @@
-"""Chat completions as requests of Vertex AI's batches: Gemini's, limited to what its import accepts. Pure.
+"""Translates chat completions to Vertex AI's batch requests: Gemini's, limited to the fields that its import accepts.
+Pure.
 
 Google's import turns every field name into a column. The whole job fails if a name cannot be a column, an object has
-no fields, or nesting is too deep. Sources: googleapis/python-genai#2123 and OpenRouter's published notes on such
-failures.
+no fields, or nesting is too deep.
+
+Sources: googleapis/python-genai#2123 and OpenRouter's published notes on these failures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Vertex AI's lines: outgoing requests, and results as OpenAI's lines. The echoed request tells a result's row. Pure.
+"""Vertex AI's request lines, and its results as OpenAI's lines. The echoed request identifies a result's row. Pure.
 
 Source: Google's guide to batch inference from Cloud Storage.
 """
@@ -33,7 +33,9 @@ def request_lines(source: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line, if any, and the digest of its request. The line is ours, or in the sent form."""
+    """Return a line's custom_id, if any, and its request's digest. Accepts our own lines and Vertex's request
+    lines.
+    """
     told = lenient.decode_object(line) or {}
     if "request" in told:
         return "", request_digest(told["request"])
@@ -45,10 +47,10 @@ def sent_line(line: bytes) -> tuple[str, bytes]:
 
 
 def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
-    """Yield result lines in OpenAI's shape. A line that is not JSON stays as it is.
+    """Yield result lines in OpenAI's shape. A line that is not JSON stays unchanged.
 
-    Among rows with equal requests, answers are assigned before failures, so a failure goes to a row without an
-    answer. A line whose echo matches no row has the request's digest in place of an id.
+    Among rows with equal requests, answers are assigned before failures. So a failure goes to a row without an
+    answer. A line whose echo matches no row has the request's digest instead of a custom_id.
     """
     failed: list[tuple[bytes, Json]] = []
     for line in lines:
@@ -70,7 +72,7 @@ def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
 
 
 def _answer(response: Mapping[str, Any]) -> Json | None:
-    """Drop the version from the model's name, such as `gemini-2.5-flash@default`."""
+    """Return the answer without the version in the model's name, such as `@default`."""
     model = response.get("modelVersion")
     plain = {"modelVersion": model.partition("@")[0]} if isinstance(model, str) else {}
     return {**response, **plain} or None
@@ -81,7 +83,7 @@ def _named(row: Json, custom_id: str) -> bytes:
 
 
 def _error(status: object) -> Mapping[str, Any] | None:
-    """Return the error in a row's status, such as `Bad Request: {"error": …}`; None without an error."""
+    """Return the error in a row's status, such as `Bad Request: {"error": …}`; None if the status has no error."""
     said = lenient.text(status, 100_000).strip()
     if not said:
         return None

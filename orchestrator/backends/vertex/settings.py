@@ -13,8 +13,8 @@ from orchestrator.settings.strict import VariableName
 class VertexBackend(HostedBackend):
     """Vertex AI's batch inference of Gemini models, with input and output in a bucket.
 
-    `key_file` is the key of a service account. Without it, google-auth searches for credentials as all of Google's
-    tools do. `api_key_env` names a variable with an access token instead. `base_url` replaces all Google addresses.
+    `key_file` is a service account's key file. Without it, google-auth uses its standard search for credentials.
+    Alternatively, `api_key_env` names a variable with an access token. `base_url` replaces all Google addresses.
     """
 
     kind: Literal["vertex"]

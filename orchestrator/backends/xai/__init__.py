@@ -28,7 +28,7 @@ PROFILE = Profile(
 
 
 class XaiPackage(BackendPackage[XaiBackend]):
-    """xAI's Batch API: files and lines as OpenAI's, results by pages, a state in counts."""
+    """xAI's Batch API. Files and lines have OpenAI's shape; results come in pages; counts replace a status."""
 
     kinds = {"xai": XaiBackend}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""The calls of xAI's batches, answered in OpenAI's shape. xAI's files are in OpenAI's shape already."""
+"""The calls of xAI's batches, answered in OpenAI's shape. xAI's files already have OpenAI's shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""xAI's batches, lists and results in OpenAI's shape. Pure.
+"""Converts xAI's batches, lists and results to OpenAI's shape. Pure.
 
 Sources: xai-sdk 1.21.0 (batch.py, proto/v6/batch_pb2.py), a recorded batch, xAI's guide and reference, and clients
 tested against xAI: litellm (llms/xai/batches), vercel/ai#19525, CultivateLabs/raif#525.
@@ -16,14 +16,14 @@ from orchestrator.backends.google_errors import CANCELLED, row_status
 from orchestrator.core.error_body import openai_error
 
 RESULTS = "results:"
-"""Prefix of the id of a batch's results, before the batch's id. The results are pages, not a file."""
+"""Prefix of a result id; the batch's id follows. The results are pages, not a file."""
 _COUNTS = {"total": "num_requests", "completed": "num_success", "failed": "num_error"}
 _DATE = len("2026-08-10")
 Json = dict[str, Any]
 
 
 def batch_of(told: object, at: datetime) -> object:
-    """Return a batch in OpenAI's shape, as of the time `at`. A value that is not an object stays as it is."""
+    """Return a batch in OpenAI's shape, as of the time `at`. A value that is not an object stays unchanged."""
     found = lenient.mapping(told)
     if not found:
         return told
@@ -52,7 +52,7 @@ def batch_of(told: object, at: datetime) -> object:
 
 
 def _status(found: Mapping[str, Any], state: Mapping[str, Any], at: datetime) -> str:
-    """Derive the status from counts and times: xAI states no status."""
+    """Derive the status from counts and times, because xAI states no status."""
     total, pending = (lenient.count(state.get(f"num_{name}")) for name in ("requests", "pending"))
     if found.get("cancel_by_xai_message"):
         # xAI did not accept its rows, or stopped the remaining ones.
@@ -72,25 +72,25 @@ def _has_results(state: Mapping[str, Any]) -> bool:
 
 
 def _latest(value: object) -> datetime | None:
-    """Return the latest time that a value may mean. A date means the end of that day."""
+    """Return the latest time that a value can mean. For a date, this is the end of the day."""
     found = lenient.time(value)
     is_date = isinstance(value, str) and len(value.strip()) == _DATE
     return found + timedelta(days=1) if found is not None and is_date else found
 
 
 def list_of(told: object, name: str, convert: Callable[[object], object]) -> object:
-    """Return a list in OpenAI's shape. Without a token for a next page, the list is complete."""
+    """Return a list in OpenAI's shape. A list without a next-page token is complete."""
     found = lenient.with_entries(told, convert, name)
     return {**found, "has_more": next_page(told) is not None} if isinstance(found, dict) else found
 
 
 def next_page(told: object) -> str | None:
-    """Return the token of the next page; None at the end."""
+    """Return the token of the next page; None on the last page."""
     return lenient.name(lenient.mapping(told).get("pagination_token"))
 
 
 def result_line(told: object) -> bytes:
-    """Return a result as a line in OpenAI's shape. The body is under the endpoint's name, in that endpoint's form."""
+    """Return a result as a line in OpenAI's shape. The answer's body is under the endpoint's name, in its format."""
     found = lenient.mapping(told)
     result = lenient.mapping(found.get("batch_result")) or found
     bodies = lenient.mapping(result.get("response")).values()

@@ -1,7 +1,7 @@
-"""The program of a worker process: runs its parent's calls one after another and returns their values.
+"""The program of a worker process, which runs its parent's calls in turn and returns their values.
 
-The process limits itself through the kernel, so its limits also hold for C libraries. It dies with its parent, has
-almost no environment variables, and cannot write files.
+The process limits itself through the kernel, so its limits also bind C libraries. It dies with its parent, has almost
+no environment variables, and cannot write files.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _READ = 1 << 16
 
 
 def main() -> None:
-    """Serve until the parent hangs up.
+    """Serve calls until the parent closes the connection.
 
-    The last argument holds the socket's descriptor, the parent's id and the limits.
+    The last argument holds the socket's descriptor, the parent's process id and the limits.
     """
     fd, parent, memory, more_memory, seconds, value = map(int, sys.argv.pop().split(","))
     sys.argv = sys.argv[:1]
@@ -66,7 +66,7 @@ def _lower(what: int, limit: int, most: int | None = None) -> None:
 
 
 class ParentSocket:
-    """The socket to the parent. Values are sent in groups: of FLUSH_BYTES, or after FLUSH_SECONDS of CPU time."""
+    """The socket to the parent. Values are sent in groups, after FLUSH_BYTES or after FLUSH_SECONDS of CPU time."""
 
     def __init__(self, fd: int, seconds: int, most: int) -> None:
         """Allow `seconds` of CPU time between values and `most` bytes per value."""
@@ -79,7 +79,7 @@ class ParentSocket:
         self._sent_at = 0.0
 
     def request(self) -> bytes | None:
-        """Return the next call, or None once the parent has hung up."""
+        """Return the next call, or None once the parent has closed the connection."""
         while True:
             if len(self._inbox) >= HEAD.size:
                 _, size = HEAD.unpack_from(self._inbox)
@@ -93,13 +93,15 @@ class ParentSocket:
             self._inbox += data
 
     def begin(self) -> None:
-        """Start a function's time limit."""
+        """Start the time limit of a function."""
         self._sent_at = time.process_time()
         # Not RLIMIT_CPU, which counts whole seconds from the start of the process, in kernel ticks.
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
 
     def value(self, value: object) -> bool:
-        """Queue a value; None queues a sign of life. Returns False if the value is too large."""
+        """Queue a value. None only shows the parent that the function is alive. Return False if the value is too
+        large.
+        """
         if value is not None:
             payload = messages.dumps(value)
             if len(payload) > self._most:
@@ -115,7 +117,7 @@ class ParentSocket:
         return True
 
     def send(self, kind: MessageKind, payload: bytes = b"") -> None:
-        """Send a message after the queued ones."""
+        """Send the queued messages, then this message."""
         self._outbox.append(packed(kind, payload))
         self.flush()
 
@@ -129,7 +131,7 @@ class ParentSocket:
 
 
 def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> None:
-    """Run a function and report how it ended. Raises MemoryError if the function does."""
+    """Run a function and report how it ended. Raises MemoryError if the function raises it."""
     began = time.process_time()
     channel.begin()
     end, said = MessageKind.END, b""
@@ -151,7 +153,7 @@ def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> N
 
 
 def _is_of_memory(error: BaseException) -> bool:
-    """True if a function failed for lack of memory, which C libraries report in various ways."""
+    """True if a function failed for lack of memory, which C libraries report in several ways."""
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
@@ -159,9 +161,9 @@ def _is_of_memory(error: BaseException) -> bool:
 
 
 def _peak() -> int:
-    """Return this program's peak memory in bytes; 0 if the system does not report it.
+    """Return this process's peak memory in bytes; 0 if the system does not report it.
 
-    getrusage is unsuitable: it never reports less than the parent's own peak.
+    getrusage is unsuitable, because it never reports less than the parent's own peak.
     """
     with suppress(OSError), open("/proc/self/status", "rb") as file:  # noqa: PTH123 (pathlib is not loaded)
         for line in file:

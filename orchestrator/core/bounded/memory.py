@@ -1,4 +1,4 @@
-"""Memory requests for functions in a worker process."""
+"""Lets functions in a worker process request more memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def ask_for_more() -> None:
-    """Raise this process's memory limit to its maximum, permanently, since libraries keep some memory after use."""
+    """Raise this process's memory limit to its maximum, permanently, because libraries keep some memory after use."""
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))

@@ -1,7 +1,7 @@
 """Messages between a parent and its workers: a five-byte header and a pickle of plain values.
 
-A worker has read untrusted bytes, so its messages are not trusted. A pickle could otherwise call any function;
-`loads` accepts a few harmless types and refuses the rest.
+A worker has read untrusted bytes, so its messages are untrusted. A pickle could otherwise call any function. `loads`
+accepts a few harmless types and refuses all others.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from uuid import UUID, SafeUUID
 from zoneinfo import ZoneInfo
 
 OUT_OF_MEMORY = 77
-"""The exit code of a worker whose function hit the memory limit."""
+"""Exit code of a worker whose function reached the memory limit."""
 FULL = 0.7
-"""A function that fails with this share of its memory limit in use counts as out of memory, whatever the error."""
+"""Share of its memory limit at which a failed function counts as out of memory, whatever the error."""
 HEAD = struct.Struct("<BI")  # the kind, and the number of bytes that follow
 
 
@@ -60,7 +60,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dumps(value: object) -> bytes:
-    """Pack a value as bytes; objects that are not plain values become text. Raises MemoryError."""
+    """Pack a value as bytes. Objects that are not plain values become text. Raises MemoryError."""
     out = io.BytesIO()
     _Pickler(out, protocol=5).dump(value)
     return out.getvalue()
@@ -77,5 +77,5 @@ def loads(data: bytes) -> Any:
 
 
 def packed(kind: MessageKind, payload: bytes = b"") -> bytes:
-    """Return a message with its header."""
+    """Return a message with its five-byte header."""
     return HEAD.pack(kind, len(payload)) + payload

@@ -69,7 +69,7 @@ class Sharing:
         return [name for name, source in self._sources.items() if source.is_superseded and source.models == mine]
 
     def of(self, made: list[Built]) -> dict[int, tuple[int, str]]:
-        """Return, by the request's number, the row that each request may await, in the form that `awaits` returns."""
+        """Return the row that each request may await, by the request's number, in the form of `awaits`."""
         if not self._sources:
             return {}
         rows = [one.row for one in made if one.row.problem is None and one.line]

@@ -1,6 +1,6 @@
-"""Builds in another process: each has a key, starts once, and its outcome is picked up later.
+"""Builds in another process. Each build has a key and starts once; its outcome is fetched later.
 
-An order describes the work. The process that gets it uses its own store and settings.
+An order describes the work. The process that gets the order uses its own store and settings.
 """
 
 from __future__ import annotations

@@ -27,14 +27,22 @@ _TOLD = {
 class BuildReport(Struct):
     """Figures of a build: documents, requests, and problems with documents.
 
-    Some requests are not sent. `carried` and `cached` ones have answers of earlier runs or of other jobs. `twins`
-    equal a sent request, and `awaited` ones are in flight in other jobs. `unaskable` ones have no readable, fitting
-    document. `to_send` counts all others. `later` requests will be made from the answers to a long document's parts.
-    `input_bytes` is the size of sent requests, `trimmed_tokens` what cleaning removed. `unread` documents are in
-    unchanged files. `whys` counts all requests by their reason, `asks` the sent ones. `of_other_models` counts
-    carried answers by their model and the model that would be asked now. `removed` documents were in the last run;
-    `gone` names the first GONE. `ignored` counts files that are no documents. `expected` is the total number of
-    documents, or None until all tables are read. `limited_to` describes the scope of a limited run.
+    Requests that are not sent:
+
+    - `carried`: have an answer of an earlier run
+    - `cached`: have an answer of another job
+    - `twins`: equal a sent request
+    - `awaited`: are in flight in another job
+    - `unaskable`: have no readable, fitting document
+
+    `to_send` counts all other requests. `later` requests will be made from the answers to a long document's parts.
+    `input_bytes` is the size of sent requests. `trimmed_tokens` is the number of tokens that cleaning removed.
+    `unread` documents are in unchanged files.
+
+    `whys` counts all requests by their reason, and `asks` counts the sent requests. `of_other_models` counts carried
+    answers by their model and the model that would be asked now. `removed` documents were in the last run; `gone`
+    names the first GONE. `ignored` counts files that are not documents. `expected` is the total number of documents,
+    or None until all tables are read. `limited_to` describes the scope of a limited run.
     """
 
     documents: int = 0

@@ -125,14 +125,15 @@ def build(
     reading: ReadingSettings | None = None,
     shortage: Callable[[], str | None] = lambda: None,
 ) -> BuildReport:
-    """Read the input and record every request. Raises InputError, StorageError or NoRoom, after removing what it
-    wrote.
+    """Read the input and record every request.
 
-    `remember` records the documents as seen. `asked` returns the backends that may answer a model's rows; other jobs'
-    answers count only from these. `models` returns a job's models; without it, no rows in flight are awaited.
-    `hosted` names the Batch APIs among the backends. `clock_ns` is the clock of file timestamps, in nanoseconds.
-    `reading` limits the reading of documents. `shortage` returns the reason why nothing more may be written to the
-    home, or None.
+    `remember` records the documents as seen. `asked` returns the backends that may answer a model's rows. Answers of
+    other jobs count only from these backends. `models` returns a job's models; without it, no rows in flight are
+    awaited. `hosted` names the Batch APIs among the backends. `clock_ns` is the clock of file timestamps, in
+    nanoseconds. `reading` limits the reading of documents. `shortage` returns the reason why nothing more may be
+    written to the home, or None.
+
+    Raises InputError, StorageError or NoRoom, after removing what the build wrote.
     """
     report = BuildReport(limited_to=job.limited_to)
     sharing = None if models is None else Sharing(store, job, asked, models, hosted)
@@ -223,7 +224,9 @@ class _Recorder:
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
 
     def _of_other_models(self, rows: list[Row], carried: Mapping[str, Earlier]) -> Iterator[tuple[str, str]]:
-        """Yield, for each carried answer of a model that would not be asked now, that model and the current one."""
+        """Yield a pair for each carried answer of a model that would not be asked now: that model and the current
+        model.
+        """
         for row in rows:
             known = carried.get(row.custom_id)
             if known is not None and reused_answers.is_other_model(known.answered_as, self._asked(row.model)):

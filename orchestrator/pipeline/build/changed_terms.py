@@ -74,7 +74,7 @@ class NewTerms(Struct, frozen=True):
 
 
 def what_would_hold(plan: Plan, words: TermWords) -> str | None:
-    """Return the nearest terms that would hold as text, or None."""
+    """Return the nearest terms that would hold, as text, or None if the plan has none."""
     nearest = " or ".join(plan.verdict.nearest(words))
     return f"what would hold: {nearest}" if nearest else None
 

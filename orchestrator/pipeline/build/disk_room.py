@@ -18,11 +18,11 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 ROOM_BYTES = 64_000_000
-"""Bytes written between two checks; less than `min_free` leaves."""
+"""Maximum bytes written between two checks. `min_free` leaves more than this."""
 NEAR = 16
-"""On a nearly full disk, a build checks again after using 1/N of the free space. The daemon needs some too."""
+"""On a nearly full disk, a build checks again after using 1/`NEAR` of the free space. The daemon needs space, too."""
 ROW_BYTES = 1_000
-"""Rough bytes of a row in the database."""
+"""Estimated bytes of a row in the database."""
 
 
 class RoomCheck:

@@ -37,7 +37,7 @@ class ValidationProblem(Struct):
 
 
 class _Source(Struct):
-    """A source's documents. `settings` has each document's faulty setting, or None for a usable one."""
+    """A source's documents. `settings` has each document's faulty setting, or None for a usable document."""
 
     settings: set[str | None] = field(default_factory=set)
     documents: int = 0

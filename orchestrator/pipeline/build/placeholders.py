@@ -18,7 +18,7 @@ OF_THE_TEXT = frozenset(
 )  # fmt: skip
 """Names that other tools and scripts give to a document's text."""
 MOST_SHOWN = 60
-"""Maximum characters shown before a placeholder in a corrected line, and half of those after it."""
+"""Maximum characters of a corrected line shown before a placeholder. Half as many are shown after it."""
 
 _TEMPLATE = re.compile(r"\{%-?\s*raw\s*-?%\}.*?\{%-?\s*endraw\s*-?%\}|\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 # {name}, {name!r}, {name:>9}, {name[:9]}, {row.name}, {row['name']}, ${name}, $name and %(name)s, but not \emph{name}

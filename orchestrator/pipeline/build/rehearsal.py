@@ -39,9 +39,9 @@ def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Submission:  # fmt: skip
-    """Return the result that `submit` would have, and leave no trace.
+    """Return the submission that `submit` would make, without leaving a trace.
 
-    Raises the errors of `submit`, except for a refused plan: that is returned, with `is_refused` set.
+    Raises the errors of `submit`, except for a refused plan: then the submission has `is_refused` set.
     """
     job = draft(path, config, home, options, now())
     check_eligible(config, job)

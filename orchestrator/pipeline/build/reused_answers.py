@@ -28,7 +28,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import Earlier, EarlierRow
 
 RUNS = 10
-"""Maximum number of earlier runs of a job file that its answer lengths are learned from."""
+"""Maximum number of earlier runs from which a job file's answer lengths are learned."""
 REASK = "reask"
 """Job option: ask a row again if its answer is from a model that its aliases no longer name."""
 Asked = Callable[[str], Collection[tuple[str, str]]]
@@ -80,10 +80,11 @@ def whys(
     store: Store, job: Job, asked: Asked, last: JobId | None, rows: list[Row],
     known: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[int, Why]:  # fmt: skip
-    """Return why each row without a carried answer is asked, by its number, compared with the last run.
+    """Return the reason why each row without a carried answer is asked, by row number.
 
-    `known` has the content that an earlier run read from the same bytes, by row; empty if it could not read them. If
-    the last run had that content, the change comes from another way of reading.
+    Rows are compared with the run `last`. `known` has the content that an earlier run read from the same bytes, by
+    row number; empty if that run could not read them. If the last run had that content, the change comes from another
+    way of reading.
     """
     # A part whose text is new is compared with its document.
     of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
@@ -122,7 +123,7 @@ def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
 
 
 def to_carry(store: Store, job: Job, asked: Asked, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
-    """Return the earlier outcomes that still hold: the fingerprint is the same, and no failure may pass."""
+    """Return the earlier outcomes that still hold: the fingerprint is the same, and a failure is not temporary."""
     found = store.known.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
     return {
         row.custom_id: known
@@ -176,7 +177,9 @@ def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str,
 
 
 def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
-    """Return the rows that repeat another row's request: each row's number with that of the first such row."""
+    """Return the rows that repeat another row's request. Maps each row's number to the number of the first row with
+    the request.
+    """
     keys = {row.cache_key for row in rows if row.cache_key is not None}
     first = store.known.originals(job.id, keys) if keys else {}
     found: dict[int, int] = {}

@@ -1,8 +1,8 @@
 """A pass over a job's documents: finds the answers of unchanged files, and reads all other files.
 
-The store has the content of a file with the same stamp, whichever job read it. The content's mark gives the
-fingerprints without the text, and so the answers of earlier runs. A document without an answer is read, so the rows
-are the same as if every file had been read.
+The store has the content of a file with the same stamp, whichever job read it. The content's mark is enough for the
+fingerprints, which find the answers of earlier runs. A document without an answer is read, so the rows are the same
+as if every file had been read.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 CHUNK_BYTES = 8_000_000
-"""Bytes of request lines held before they are written: a scan of twenty pages has ten million."""
+"""Bytes of request lines held before they are written. The line of a scan of twenty pages has ten million."""
 KEPT = 2500
-"""Unread documents per transaction. Each transaction waits for the disk, and a killed process loses no reading."""
+"""Number of unread documents per transaction.
+
+Each transaction waits for the disk. A killed process loses no reading, because these documents were not read.
+"""
 Item = TypeVar("Item")
 
 
 class BuiltRow(msgspec.Struct, frozen=True):
     """A request, with the earlier outcome that it carries over, if one was found.
 
-    `known_content` is the content that an earlier run read from the same bytes, or None; empty if it could not read
-    them.
+    `known_content` is the content that an earlier run read from the same bytes, or None. It is empty if that run
+    could not read the bytes.
     """
 
     built: Built
@@ -85,7 +88,7 @@ class DocumentMemory:
 class Sweep:
     """The requests of a source, which `builder` makes from the documents that `selection` takes.
 
-    Answers of `runs` may hold; without runs, every document is read.
+    Answers of `runs` may still hold. Without runs, every document is read.
     """
 
     def __init__(
@@ -254,7 +257,10 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def built_chunks(items: Iterable[BuiltRow]) -> Iterator[list[BuiltRow]]:
-    """Yield lists of requests. A list ends at CHUNK read requests, KEPT requests, or CHUNK_BYTES of lines."""
+    """Yield lists of requests.
+
+    A list ends at CHUNK requests without an earlier outcome, at KEPT requests, or at CHUNK_BYTES of lines.
+    """
     chunk: list[BuiltRow] = []
     read, size = 0, 0
     for item in items:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def located(file: Path, index: int) -> Iterator[None]:
-    """Add the line in the job file to InputErrors about a setting of the source with this index."""
+    """Add the job file's line number to an InputError about a field of the source at this index."""
     try:
         yield
     except InputError as error:
@@ -38,10 +38,10 @@ def in_two_sources(file: Path, document: str) -> InputError:
 
 
 def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> int | None:
-    """Check columns and template variables. Return the number of documents in scope, or None if only reading can
-    tell.
+    """Check columns and template variables, and return the number of documents in scope.
 
-    Raises InputError for a path or column that does not exist, and for a variable that no document has.
+    Return None if only reading the documents can tell their number. Raises InputError for a path or column that does
+    not exist, and for a variable that no document has.
     """
     from orchestrator.core.templates import template
     from orchestrator.documents import survey

@@ -56,10 +56,10 @@ class Options(Struct, frozen=True):
     `new` starts a job even if the file has an unfinished one or nothing changed. `reask` asks rows again that other
     models answered. `verify` reads files even if they look unchanged. `scope` limits the job to a part of its file.
     `overwrite` lets the output replace a foreign file. `after` is the job to wait for. With `unattended`, the job
-    waits for an output whose fault may pass. `at_once` has the only backends to ask; the job file's deadline and
-    `after` are ignored. `edited` decides about an unfinished job of the file's earlier content; None means
-    `SUPERSEDE`. `night` is the id of the job's night. `asked` is the person who started that night. `words` has the
-    spelling of options in messages.
+    waits for an output whose fault may pass. `at_once` names the only backends to ask; the job file's deadline and
+    `after` are then ignored. `edited` says what to do with an unfinished job of the file's earlier content; None
+    means `SUPERSEDE`. `night` is the id of the job's night. `asked` is the person who started that night. `words` is
+    how messages spell options.
     """
 
     deadline: str | None = None
@@ -87,7 +87,7 @@ class How(StrEnum):
 
 
 class Submission(Struct, frozen=True):
-    """A submitted job. `is_refused` is true in a rehearsal whose plan `submit` would refuse."""
+    """A submitted job. `is_refused` is true if this is a rehearsal and `submit` would refuse the plan."""
 
     job: Job
     how: How
@@ -131,7 +131,7 @@ def read_spec(path: Path, config: Config) -> JobSpec:
 
 
 def draft(path: Path, config: Config, home: Home, options: Options, now: datetime) -> Job:
-    """Return the job of a file without recording it. Raises InputError, RefusedError, UsageError."""
+    """Create the job of a file without recording it. Raises InputError, RefusedError, UsageError."""
     kind = kind_of(path)
     if not path.is_file():
         raise no_file(path)
@@ -149,7 +149,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
 def sketch(
     path: Path, spec: JobSpec | None, config: Config, options: Options, now: datetime, home_id: str = ""
 ) -> Job:
-    """Return the job of a file without checking the file itself. Raises UsageError."""
+    """Create the job of a file without checking the file itself. Raises UsageError."""
     kind = JobKind.BATCH if spec is None else JobKind.DOCUMENTS
     series = digest(home_id, kind, os.path.realpath(path))
     return _drafted(path.absolute(), spec, config, home_id, series, options, now)
@@ -229,7 +229,7 @@ def submit(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Submission:  # fmt: skip
-    """Record and build a job, or find the existing one. Raises OrchError after removing the new job."""
+    """Record and build a job, or find the existing one. Raises OrchError; a new job that fails is removed."""
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
     if (first := open_predecessor(store, job, options)) is not None:
@@ -266,7 +266,7 @@ def submit(
 
 
 def open_predecessor(store: Store, job: Job, options: Options) -> Job | None:
-    """Return the job that this one has to wait for, or None. Raises UsageError, RefusedError."""
+    """Return the unfinished job that this job must wait for, or None. Raises UsageError, RefusedError."""
     spec = spec_of(job)
     before = options.after or (spec.after if spec and options.at_once is None else None)
     if before is None:
@@ -288,7 +288,7 @@ def resuming(terms: NewTerms) -> str:
 def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
     """Raise OutputError, with file and line, if the rows cannot be delivered as the job file says.
 
-    If `unattended`, a fault that may pass is ignored: the daemon waits for its end before it asks any row.
+    If `unattended`, a fault that may pass is ignored: the daemon waits for it to pass before it asks any row.
     """
     try:
         delivery.require(store, job)
@@ -322,9 +322,10 @@ def _queue(
 
 
 def _fitting(planning: Planning, words: TermWords) -> Plan | None:
-    """Return the plan of a job that was just built, or None if nothing is to be sent.
+    """Return the plan of a job that was just built, or None if there is nothing to send.
 
-    Raises RefusedError, with the nearest terms that would hold, if the plan cannot keep the deadline or budget.
+    Raises RefusedError if the plan cannot keep the deadline or budget. The hint names the nearest terms that would
+    hold, if there are any.
     """
     if not planning.work:
         return None
@@ -343,9 +344,9 @@ def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
 
 
 def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
-    """Return the terms that a command's options give an unfinished job of its file.
+    """Return the new terms that a command's options set for an unfinished job of its file.
 
-    Raises RefusedError if the deadline gets earlier and has already passed.
+    Raises RefusedError if the new deadline is earlier and has already passed.
     """
     terms = NewTerms(job, wanted.deadline_at if options.deadline is not None else None, options.budget)
     if terms.is_sooner and not options.unattended:
@@ -356,7 +357,7 @@ def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
 def _resumed(
     store: Store, config: Config, terms: NewTerms, options: Options, now: Callable[[], datetime]
 ) -> Submission:
-    """Give an unfinished job this command's terms, and return it. Refused rows are sent again.
+    """Apply this command's terms to an unfinished job, resume it and return it. Refused rows are sent again.
 
     Raises RefusedError if tighter terms cannot hold; the job then keeps its terms. A night always resumes the job.
     """
@@ -374,8 +375,8 @@ def _resumed(
 def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Options) -> Job | None:
     """Record a job and claim its build, or return the unfinished, built job of the same content.
 
-    A lock makes both one step, so that two equal commands at the same time make one job. A build in another process
-    is awaited, and a build that was cut off is removed.
+    A lock makes this one step, so two equal commands at the same time create one job. If another process is building
+    the job, wait for it. A build that was cut off is removed.
     """
     while True:
         with builder.locked(home.intake_lock, wait=True):
@@ -408,7 +409,10 @@ def _note_request(store: Store, job: Job, options: Options, at: datetime) -> Non
 
 
 def unfinished(store: Store, job: Job) -> Job | None:
-    """Return the unfinished job of the same content, from this file or a moved one, if not superseded."""
+    """Return the unfinished job of the same content, or None. Superseded jobs are ignored.
+
+    The job may come from this file or from one that was moved here.
+    """
     current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
     same = next((other for other in current if other.identity == job.identity), None)
     return same or next((other for other in current if _is_moved(other, job)), None)

@@ -1,4 +1,4 @@
-"""Checks of `orch validate`: finds every mistake that would fail a submission, and records and sends nothing."""
+"""Checks of `orch validate`: find every mistake that would fail a submission. Nothing is recorded or sent."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from orchestrator.documents import Document, UnreadableDocument
 
 MOST_KINDS = 1000
-"""Maximum number of problems counted separately: a million bad rows have problems that differ only in numbers."""
+"""Maximum number of kinds of problems counted separately. Messages that differ only in numbers are one kind."""
 MOST_NAMED = 3
 
 
 class ValidatedFile(Struct, frozen=True):
-    """A valid file; `problems` are reasons why some of its documents would fail.
+    """A valid file. `problems` lists why some of its documents would fail.
 
-    `ignored` counts files that were not read; None for a batch file. `not_read` lists these files on request.
+    `ignored` counts files that were not read; it is None for a batch file. `not_read` names these files on request.
     """
 
     kind: JobKind
@@ -70,8 +70,8 @@ class ValidatedFile(Struct, frozen=True):
 class _Read(Struct):
     """Result of reading all documents.
 
-    `expected` is their number, if known beforehand. `known` has the documents found that have known answers. `names`
-    has some documents' names, and `fields` the names that templates may use.
+    `expected` is their number, if known beforehand. `known` has the documents that have known answers and were found.
+    `names` has some documents' names. `fields` has the names that templates may use.
     """
 
     documents: int = 0
@@ -99,7 +99,7 @@ def check_file(
 ) -> ValidatedFile:  # fmt: skip
     """Check a job file and its documents, or a batch file, and test its output. Raises OrchError with all mistakes.
 
-    `opened` opens the store, and is used only for an output or a predecessor. Without a store, orch does not
+    `opened` opens the store; it is called only if there is an output or a predecessor. Without a store, orch does not
     recognise its own earlier files. `scope` limits the documents and tasks. With `lists`, the result names the files
     that were not read.
     """
@@ -266,7 +266,7 @@ def _of_backends(config: Config) -> Iterator[str]:
 
 
 def _of_settings(config: Config, job: Job) -> Iterator[str]:
-    """Yield models without a price, and task settings that a model refuses.
+    """Yield a warning for each model without a price and for task settings that a model refuses.
 
     The job may run anyway: another backend may take the settings, or the task may allow their loss.
     """
@@ -307,7 +307,7 @@ def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
 
 
 def _of_vectors(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Yield tasks whose vectors may come from differently named models and so may not be comparable."""
+    """Yield a warning for tasks whose vectors may come from differently named models and not be comparable."""
     for index, task in enumerate(spec.tasks):
         names = {**config.models, **spec.models}.get(task.model)
         if task.kind == "embedding" and isinstance(names, Mapping) and len(set(names.values())) > 1:

@@ -1,4 +1,4 @@
-"""Batches of a cancelled job that a person gives up, because their backend is gone or does not answer."""
+"""Giving up the batches of a cancelled job whose backend is gone or does not answer. A person decides this."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def abandon(
 ) -> int:
     """End a cancelled job's batches without their backend, and return the number of their rows.
 
-    The provider may continue a batch and bill it. So each row is booked as uncertain at `row_cost`, and budgets count
-    this cost. If the backend returns in time, its batches are ended there, and late answers are booked at their own
-    cost.
+    The provider may continue a batch and bill it. So each row is booked at `row_cost` as an uncertain cost, which
+    counts against budgets. If the backend returns in time, its batches are ended there, and late answers are booked
+    at their own cost.
     """
     code, reason = row_errors.cancelled(job)
     price = Price(row_cost, "uncertain: the job's plan", estimated=True) if row_cost else None
@@ -53,7 +53,7 @@ def abandon(
 
 
 def row_cost(store: Store, job: Job) -> Decimal | None:
-    """Return the most that each unanswered row may cost by the job's plan, or None if the plan does not say."""
+    """Return the maximum cost of each unanswered row by the job's plan, or None if the plan gives none."""
     plan = next((one for one in store.forecasts.of_job(job.id) if one.kind == "cost"), None)
     counts = store.jobs.counts([job.id])[job.id]
     unanswered = counts.pending + counts.cancelled

@@ -1,4 +1,4 @@
-"""Rows that await another job's rows: they take over its answers, or are asked after all."""
+"""Rows that wait for another job's rows: they take over its answers or are asked after all."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 LOOK = timedelta(minutes=5)
-"""Pause between two comparisons of asking anew with waiting."""
+"""Time between two checks of whether to keep waiting or to ask the rows again."""
 SLACK = timedelta(minutes=10)
-"""A row stops awaiting an overdue row if asking anew would end less than this before the deadline."""
+"""Margin before the deadline. A row stops waiting for an overdue row once a new request would end within this
+margin.
+"""
 
 
 class TakeOver:
@@ -77,10 +79,11 @@ class TakeOver:
         return []
 
     def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
-        """Stop waiting if waiting would miss the deadline and asking anew would keep it.
+        """Stop waiting if waiting would miss the deadline and asking again would keep it. Return the number of
+        changes.
 
-        A job that this one supersedes is cancelled, which keeps its finished rows. For any other job, the waiting
-        rows are released.
+        If this job supersedes the other job, the other job is cancelled, which keeps its finished rows. Otherwise the
+        waiting rows are released.
         """
         now = self._now()
         if of.cancel_requested_at is not None or self._looked.get(job.id, now) > now:

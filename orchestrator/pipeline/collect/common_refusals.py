@@ -1,7 +1,7 @@
-"""Refusals that all rows of a kind share: these rows are held back instead of failing one by one.
+"""Refusals that all rows of a kind share. These rows are held back instead of failing one by one.
 
-A kind is one task's rows for one model of a job at one backend. If all rows are refused alike and none was answered,
-the fault lies with the request, model or backend. The rows wait, and nothing is paid.
+A kind is the rows of one task of a job for one model at one backend. If all of them are refused alike and none was
+answered, the fault lies with the request, model or backend. The rows wait and cost nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ FieldOf = Callable[[InShard, RowRefusal], RefusedField | None]
 
 
 class CommonRefusal(Struct, frozen=True):
-    """A refusal, in the provider's words, that all `rows` read rows of a task share.
+    """A refusal, in the provider's words, shared by all rows of a task that were read.
 
-    `first` is the custom_id of one of these rows.
+    `rows` is their number; `first` is the custom_id of one of them.
     """
 
     code: str
@@ -54,12 +54,12 @@ class CommonRefusal(Struct, frozen=True):
 
     @property
     def is_single(self) -> bool:
-        """True if one row's content may be the cause."""
+        """True if too few rows share the refusal, so that one row's content may be the cause."""
         return self.rows < FEWEST
 
 
 def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: FieldOf) -> dict[str, CommonRefusal]:
-    """Return the refusal that all of a task's rows in the result files share, by task. Raises OSError.
+    """Return, by task, the refusal that all of a task's rows in the result files share. Raises OSError.
 
     Reading stops once every task has an answered row.
     """
@@ -104,7 +104,7 @@ def _shared_so_far(
 
 
 def of_verdict(verdict: RowVerdict, code: str | None, message: str | None, rows: int = 1) -> CommonRefusal | None:
-    """Return the refusal if other rows may share it. None if it may pass, or if it is about the account."""
+    """Return the refusal if other rows may share it. None if it may pass or is about the account."""
     if verdict.disposition not in (Disposition.NEVER, Disposition.ELSEWHERE):
         return None
     words = shortened(message or verdict.why, MOST_WORDS)
@@ -133,7 +133,7 @@ def apply(store: Store, shard: Shard) -> None:
 
 
 def of_shard(store: Store, shard: Shard, common: Mapping[str, CommonRefusal]) -> dict[str, CommonRefusal]:
-    """Return the refusals of a shard's tasks whose rows the backend has never answered: these rows are held back."""
+    """Return the shared refusals, by task, of rows to hold back. Tasks with answered rows are left out."""
     if not common:
         return {}
     held = {hold.task for hold in store.holds.of(shard.job_id) if is_about(hold, shard)}
@@ -165,7 +165,7 @@ def is_about(hold: RefusalHold, shard: Shard) -> bool:
 
 
 def lift_answered(store: Store, shard: Shard) -> None:
-    """Release held rows once a row of their kind is answered."""
+    """Lift each hold on this shard's rows once a row of its kind is answered."""
     holds = [hold for hold in store.holds.of(shard.job_id) if is_about(hold, shard)]
     answered = [one for one in holds if store.holds.has_answers(one.job_id, one.backend, one.model, one.task)]
     if answered:

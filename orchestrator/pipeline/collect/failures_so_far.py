@@ -1,8 +1,8 @@
 """Failed rows of a running batch, counted from the results that its backend already shows.
 
-A backend's own count has only the requests that it refused. Answers that fail their check are found by reading them,
-so the results are read in steps. Rows get their outcomes only when the batch is collected. The counts are in memory:
-after a restart, orch reads the results again.
+A backend counts only the requests that it refused. To find answers that fail their check, orch reads the results in
+steps. Rows get their outcomes only when the batch is collected. The counts are kept in memory: after a restart, orch
+reads the results again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ from orchestrator.store.records import InShard
 
 EVERY = timedelta(seconds=15)
 MOST_BYTES = 4 << 20
-"""Maximum bytes read per call of `look`. If the file has more, the next call may follow at once."""
+"""Maximum bytes read per call of `look`. If the file has more, the next call may follow immediately."""
 Failing = dict[str, dict[str, int]]
 
 
 class _Read(Struct):
-    """Progress in a batch's files: bytes read by file, failures by `new` or `known` and code, and the next time."""
+    """Progress in a batch's files.
+
+    `due` is the time of the next read, and `most` its maximum bytes. `ends` counts the bytes read by file. `failing`
+    counts failures as `new` or `known`, by code.
+    """
 
     due: datetime
     most: int = MOST_BYTES
@@ -79,7 +83,7 @@ class FailuresSoFar:
         return None if is_behind else {name: dict(sorted(codes.items())) for name, codes in read.failing.items()}
 
     def forget(self, shard: Shard) -> None:
-        """Drop the counts of a batch that has ended; its rows get their outcomes from now on."""
+        """Drop the counts of a batch that has ended. Collection now decides the outcomes of its rows."""
         self._by_shard.pop(shard.id, None)
 
     def _count(

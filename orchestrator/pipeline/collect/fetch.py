@@ -1,7 +1,7 @@
-"""Result files of an ended batch, read until they are whole or no longer grow.
+"""Result files of an ended batch, read until they are complete or no longer grow.
 
-The best reading of a file is kept beside its final path, since a later reading may be shorter. An accepted reading is
-moved to that path.
+The best copy of a file is kept beside its final path, because a later copy may be shorter. An accepted copy is moved
+to that path.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from orchestrator.settings.home import Home
 class FetchedFiles(Struct, frozen=True):
     """Result files that can be used.
 
-    `lost` has the kinds of files that the backend names but no longer has. `short` is the number of rows missing from
-    the batch's count. `did_nothing` means that a batch called completed ran no row. `is_plain` is as in
+    `lost` has the kinds of files that the backend names but no longer has. `short` is how many rows of the batch's
+    count are missing. `did_nothing` is true if a batch reported as completed ran no row. `is_plain` is as in
     `results.Survey`.
     """
 
@@ -43,7 +43,7 @@ class FetchedFiles(Struct, frozen=True):
 
 
 class FilesAwaited(Struct, frozen=True):
-    """Result files that are not whole yet, with what orch waits for as `why`."""
+    """Result files that are not complete yet. `why` says what orch waits for."""
 
     why: str
 
@@ -60,8 +60,8 @@ def fetch(
 ) -> FetchedFiles | FilesAwaited:
     """Download a batch's result files, or return what orch waits for.
 
-    `rows` returns the ids of the shard's rows, `nothing_until` the time to stop looking at a batch that ran no row.
-    Raises AccountError, StorageError, and BackendError if our own server fails.
+    `rows` returns the ids of the shard's rows. `nothing_until` returns when to stop waiting for the files of a batch
+    that ran no row. Raises AccountError, StorageError, and BackendError if our own server fails.
     """
     if handle.is_own:
         for kind, file_id in _files_to_download(home, shard):
@@ -92,7 +92,7 @@ def fetch(
 
 
 def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
-    """True if the backend's present counts say that no row of a completed batch ran."""
+    """True if the backend's current counts say that no row of a completed batch ran."""
     batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
     if batch is None or batch.status is not BatchStatus.COMPLETED or not batch.is_counted:
         return False
@@ -100,7 +100,7 @@ def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
 
 
 def expected_rows(shard: Shard) -> int:
-    """Return how many rows the files must have: all if the batch completed, else the backend's count."""
+    """Return how many rows the files must have: all if the batch completed, else as many as the backend counted."""
     if shard.provider_status == BatchStatus.COMPLETED:
         return shard.rows
     if shard.refusal_code == BATCH_GONE and shard.output_file_id is None and shard.error_file_id is None:
@@ -109,13 +109,13 @@ def expected_rows(shard: Shard) -> int:
 
 
 def lacks_names(shard: Shard) -> bool:
-    """True if an ended batch, unlike a shard of synchronous rows, should have answers but names no file."""
+    """True if an ended batch should have answers but names no file; false for a shard of synchronous rows."""
     is_named = shard.output_file_id is not None or shard.error_file_id is not None
     return shard.batch_id is not None and not is_named and expected_rows(shard) > 0
 
 
 def discard(home: Home, shard: Shard) -> None:
-    """Delete unaccepted readings, including leftovers of a killed process."""
+    """Delete copies of result files that were not accepted, including those that a killed process left."""
     for kind in KINDS:
         path = home.results(shard.id, kind)
         for left in path.parent.glob(f"{path.name}.*"):
@@ -140,7 +140,7 @@ def _read(
     *,
     is_last: bool,
 ) -> tuple[FileReading, bool]:
-    """Read each file once more and keep its best reading; return the total, and True if all lines are plain.
+    """Read each file again and keep its best copy. Return the combined reading, and True if all lines are plain.
 
     Raises AccountError, unless `is_last`.
     """
@@ -180,9 +180,9 @@ def _bring(
     before: BestReading | None,
     surveys: dict[Path, Survey],
 ) -> BestReading:
-    """Read a file; the earlier reading is kept if it has more rows. Raises BackendError, StorageError.
+    """Read a file, and keep the earlier copy if it has more rows. Raises BackendError, StorageError.
 
-    The survey of a new reading is added to `surveys`, by path.
+    The survey of a new copy is added to `surveys`, by path.
     """
     brought = path.with_name(f"{path.name}.next")
     came = download(home, shard, handle, file_id, brought)
@@ -197,7 +197,7 @@ def _bring(
 
 
 def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path: Path) -> Download:
-    """Download a result file of a shard, with its rows' own ids. Raises BackendError, StorageError."""
+    """Download a result file of a shard, with our row ids in its lines. Raises BackendError, StorageError."""
     try:
         found = handle.api.download(file_id, path, home.shard_input(shard.id))
         if shard.sends == 0 and path.exists():

@@ -1,4 +1,4 @@
-"""Collection of an ended batch: its files are fetched, then its rows are settled."""
+"""Collection of an ended batch: download its files, then settle its rows."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Gather:
         return True
 
     def awaited_in_vain(self, job: Job) -> RefusedError | None:
-        """Return the error if a job's rows wait for another job's answers that are lost."""
+        """Return the error of a lost batch whose answers this job's rows wait for, or None."""
         awaited = self._work.store.awaited
         for source in awaited.sources(job.id) if self._lost else ():
             for shard in awaited.shards_of(job.id, source):
@@ -130,7 +130,7 @@ class Gather:
         return None
 
     def _dated(self, shard: Shard, now: datetime) -> Shard:
-        """Replace future times, which a wrong clock has written: waits are counted from these times."""
+        """Set times in the future to now: a wrong clock wrote them, and waits are counted from them."""
         times = ((name, getattr(shard, name)) for name in ("status_at", "ended_at"))
         if wrong := {name: now for name, at in times if at is not None and at > now}:
             self._work.store.shards.note(shard, **wrong)
@@ -145,10 +145,10 @@ class Gather:
         return replace(shard, **named)
 
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, until: datetime) -> bool:
-        """True if a shard's answers are gone and its rows may be paid again. Raises RefusedError without consent.
+        """True if a shard's answers are gone and its rows may be paid for again. Raises RefusedError without consent.
 
-        Files may be minutes late. They count as gone at `until`, when the job stops waiting for them. If the batch
-        ended before this process began, its files count as gone after an hour.
+        Only a batch that ended before this process began is checked, because files may be minutes late. Missing files
+        count as gone an hour after the batch's end, or at `until` if that is earlier.
         """
         made, took = shard.submitted_at, shard.took_seconds
         if handle.is_own or made is None or took is None or shard.batch_id is None:
@@ -181,7 +181,9 @@ class Gather:
         return job.cancel_requested_at is None or store.awaited.is_awaited(open_jobs(store, job.home), shard.id)
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:
-        """Return the latest time to wait for a batch's files, which is later if they were named late."""
+        """Return the latest time to wait for a batch's files. The wait is longer if the backend named the files
+        late.
+        """
         ended = shard.ended_at or shard.created_at
         until = self._work.until(job, shard, shard.status_at or ended)
         is_named = shard.output_file_id or shard.error_file_id
@@ -192,7 +194,7 @@ class Gather:
         return batch_evidence.nothing_until(ended, self._work.store.shards.longest_file_wait(shard.backend))
 
     def _problems(self, shard: Shard, handle: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
-        """Return why a backend refused a shard's batch; empty if it did not, or states no reason in time."""
+        """Return why a backend refused a shard's batch. Empty if it was not refused or no reason came in time."""
         if shard.refusal_code is not None:
             return (LineProblem(shard.refusal_code, shard.refusal or ""),)
         if shard.provider_status != BatchStatus.FAILED or shard.batch_id is None:
@@ -262,10 +264,9 @@ _decode = json_decoder(_Sent).decode
 
 
 def record(store: Store, home: Home, shard: Shard, model: str, answered: Mapping[str, str], now: datetime) -> None:
-    """Record which fields the answered rows sent, for one row of each task. Their lines come from the shard's input
-    file.
+    """Record which fields were sent by answered rows, for one row of each task.
 
-    Without that file nothing is recorded.
+    The fields are read from the shard's input file. If that file is gone, nothing is recorded.
     """
     wanted, found = set(answered.values()), dict[str, set[str]]()
     try:

@@ -1,6 +1,6 @@
-"""Ids that a shard's rows have at their backend, if a forgotten job asked the same requests there.
+"""Ids of a shard's rows at their backend, if a forgotten job asked for the same requests there.
 
-The ids are kept beside the shard's input file. A downloaded result file gets the rows' own ids at once.
+The ids are kept beside the shard's input file. A downloaded result file is rewritten immediately to our row ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.settings.home import Home
 
 
 class _Names(Struct, frozen=True):
-    """Our row ids by the backend's ids. `batch` guards against a later shard that reuses a lost shard's number."""
+    """Our row ids by the backend's ids. `batch` detects a later shard that reuses the number of a lost shard."""
 
     batch: str | None
     ours: dict[str, str]
@@ -42,9 +42,9 @@ def forget(home: Home, shard: Shard) -> None:
 
 
 def put_ours(home: Home, shard: Shard, path: Path) -> None:
-    """Give the lines of a downloaded result file our row ids, if the ids differ. Raises OSError.
+    """Replace the ids in a downloaded result file with our row ids, if they differ. Raises OSError.
 
-    A line without a row gets an id that no row has, because its own id may be another row's.
+    A line that matches no row gets an id that no row has, because its own id may be another row's.
     """
     names: _Names | None = None
     with suppress(FileNotFoundError, *batch_api.JSON_ERRORS):

@@ -1,7 +1,7 @@
 """Late answers: from a batch that was considered gone, or from files that came too late.
 
 Their rows were released and perhaps asked again. A row that still waits takes its late answer. A row that has an
-outcome keeps it, and its late answer is only booked, because it was paid for.
+outcome keeps it; its late answer is only booked, because it was billed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def is_waited_for(shard: Shard, profile: Profile, now: datetime) -> bool:
 
 
 def until(shard: Shard, profile: Profile | None) -> datetime:
-    """Return when the wait for an ended shard's late answers ends. `profile` is None if its backend is gone."""
+    """Return when orch stops waiting for an ended shard's late answers. `profile` is None if its backend is gone."""
     kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
     if profile is None or profile.cancels:
         return kept
@@ -83,8 +83,8 @@ def until(shard: Shard, profile: Profile | None) -> datetime:
 def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: datetime) -> Path | None:
     """Look for a shard's late answers. Return their file, or None while they are incomplete. Raises BackendError.
 
-    A batch that still runs is cancelled, because its rows are asked elsewhere. Files that the batch names by now are
-    recorded, so that they are deleted later. The last look takes any answers found.
+    A batch that still runs is cancelled, because its rows are asked elsewhere. Files that the batch names are
+    recorded so that they are deleted later. The last look accepts any answers that it finds.
     """
     path = home.results(shard.id, LATE)
     if path.exists():
@@ -135,7 +135,7 @@ def _brought(
 
 
 def clear(home: Home, shard: Shard) -> None:
-    """Delete the files that `look` downloaded, including incomplete and hidden ones of a killed process."""
+    """Delete the files that `look` downloaded, including incomplete and hidden files that a killed process left."""
     path = home.results(shard.id, LATE)
     for kind in KINDS:
         path.with_name(f"{path.name}.{kind}").unlink(missing_ok=True)

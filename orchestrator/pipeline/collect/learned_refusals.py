@@ -1,4 +1,4 @@
-"""Fields that models have refused, learned from a batch's refusals, and rows that can be asked without them."""
+"""Fields that models refuse, learned from the refusals in a batch, and rows that can be asked without them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Words = tuple[str, int | None, str | None, str | None, str | None, str | None]
 
 
 class LearnedRefusals:
-    """Refusals of one shard's rows. Rows of one task with the same refusal are examined once."""
+    """Refusals of one shard's rows. Equal refusals of one task's rows are examined once."""
 
     def __init__(
         self, store: Store, home: Home, job: Job, shard: Shard, handle: BackendHandle, model: str, now: datetime
@@ -51,7 +51,7 @@ class LearnedRefusals:
         return self._fields[key]
 
     def learn(self, row: InShard, refusal: RowRefusal, field: RefusedField) -> bool:
-        """Store a field that is refused with any value. True if the row can be asked again without the field."""
+        """Record that a field is refused with any value. True if the row can be asked again without the field."""
         if field.fault is not FieldFault.FIELD:
             return False
         key = row.task, field.name

@@ -22,9 +22,9 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 OpenHandle = Callable[[str], BackendHandle | None]
-"""Opens a backend. Returns None if the backend cannot show results yet, or at all."""
+"""Opens a backend. Returns None if the backend cannot show results, at all or yet."""
 PREVIEW = "#preview"
-"""Suffix of a shard's id in paths of copies of its running batch's results."""
+"""Suffix of the shard id in the paths of copies of a running batch's results."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def partial_lines(
     store: Store, home: Home, job: Job, checks: Mapping[str, AnswerCheck], handles: OpenHandle, *, style: str,
     with_failed: bool = True,
 ) -> Iterator[Iterator[bytes]]:  # fmt: skip
-    """Yield the merged lines of rows that have a result by now, in input order. The store is not changed.
+    """Yield the merged lines of rows that already have a result, in input order. The store is not changed.
 
     Without `with_failed`, rows that failed in a running batch are left out: they may be asked again.
     """

@@ -1,4 +1,4 @@
-"""Submitted batches: polled until they end, cancelled if necessary, or considered gone."""
+"""Polling of submitted batches until they end, are cancelled or count as gone."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from orchestrator.policy import batch_evidence, overdue
 from orchestrator.policy.overdue import BatchLife
 
 ENOUGH_REFUSALS = 20
-"""Number of rows of our own server that must share a refusal before orch reroutes the others."""
+"""Number of rows at our own server that must share a refusal before orch reroutes the remaining rows."""
 
 
 class UnknownBatch(Struct, frozen=True):
-    """A batch that its backend does not know. `moved` is true if its shard has ended because of that."""
+    """A batch that its backend does not know. `moved` is true if its shard was ended for this reason."""
 
     moved: bool
 
@@ -42,7 +42,7 @@ class BatchPolling:
         self._progress = FailuresSoFar(work.store, work.home)
 
     def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, BackendHandle], bool]) -> bool:
-        """Run a stage of a batch. If the provider fails, retry later without delaying other batches."""
+        """Run a stage of a batch. If the provider fails, schedule a retry without delaying other batches."""
         handle, now = self._work.handle(shard), self._work.now()
         if not self._work.is_asking(shard):
             ends = job.cancel_requested_at is not None or shard.rerouted_at is not None
@@ -114,7 +114,7 @@ class BatchPolling:
         return False
 
     def _failing(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, object]:
-        """Return a running batch's failures so far as a change of its shard; empty if they are unchanged."""
+        """Return a running batch's failures so far as changed columns of its shard; empty if nothing changed."""
 
         def has_stronger() -> bool:
             return self._work.backends.planning(job).standing(shard).step is not None
@@ -123,7 +123,7 @@ class BatchPolling:
         return {} if found is None or found == shard.failing else {"failing": found}
 
     def _refused_so_far(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> dict[str, object]:
-        """Return the changes that reroute a running batch's rows if all results so far are the same refusal."""
+        """Return the changes that reroute our server's batch if all its results so far are the same refusal."""
         if not handle.is_own or shard.rerouted_at is not None or batch.completed or not shard.failing:
             return {}
         codes = Counter[str]()
@@ -201,7 +201,7 @@ class BatchPolling:
         return True
 
     def _cancel_if_due(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str | None:
-        """Cancel a batch that has to end. Return the reason if the backend refuses, else None."""
+        """Cancel a batch that must end. Return a message if the backend refuses to cancel it, else None."""
         now = self._work.now()
         watched = self._work.polls.of(shard, now)
         life = polled_batch.life_of(job, shard, handle, watched, may_leave=False)
@@ -226,7 +226,7 @@ class BatchPolling:
     def _over(
         self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch, facts: Mapping[str, object]
     ) -> str | None:
-        """Return what orch still waits for after a batch has ended, or None if the batch may be collected."""
+        """Return what orch still waits for after a batch has ended, or None if it can be collected."""
         now = self._work.now()
         seen = replace(shard, **facts)
         since, running = seen.status_at or now, self._work.polls.of(shard, now).phase(RunPhase)

@@ -1,4 +1,4 @@
-"""A batch as polls show it: its facts, and the reason for its delay."""
+"""A batch as seen by polls: its facts, and the reason for its delay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.
 
 
 def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, object]:
-    """Return the changed facts about a shard that a poll shows, by column."""
+    """Return the facts about a shard that a poll has changed, by column."""
     facts: dict[str, object] = {
         "provider_status": batch.status,
         "provider_completed": batch.completed,
@@ -66,7 +66,7 @@ def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard,
 
 
 def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> Denied:
-    """Count one more poll whose backend does not know the batch."""
+    """Record another poll in which the backend did not know the batch. Return the count so far."""
     running = watched.phase(RunPhase)
     known = running.denied
     if known is None:
@@ -80,7 +80,7 @@ def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> 
 def files_named(
     shard: Shard, batch: RemoteBatch, profile: Profile, until: datetime, now: datetime
 ) -> EvidenceVerdict:
-    """Decide if an ended batch may be collected. Some backends name its files later."""
+    """Decide if an ended batch can be collected. Some backends name the result files later."""
     named = EndedBatch(
         batch.status,
         batch.completed,
@@ -101,7 +101,7 @@ def waits_for(
     usual: overdue.Usual,
     now: datetime,
 ) -> str | None:
-    """Return what takes unusually long about a batch, or None. `moved_at` is the time of its last progress."""
+    """Return what takes a batch unusually long, or None. `moved_at` is the time of its last progress."""
     if handle.is_own or shard.submitted_at is None:
         return None
     since = shard.status_at if batch.status == shard.provider_status else now

@@ -1,4 +1,4 @@
-"""Re-asks: an answer that fails its check goes back to its model, with the fault, as a new request.
+"""Re-asks: an answer that fails its check goes back to its model in a new request that states the fault.
 
 New lines are appended to the job's file before rows refer to them. A process killed in between leaves unused lines;
 the same answers are then found and re-asked again.
@@ -26,14 +26,14 @@ _decode_result = json_decoder(batch_api.ResultLine).decode
 
 
 def retries_of(job: Job) -> Mapping[str, int]:
-    """Return how often each task's model is shown the fault of its answer."""
+    """Return the maximum number of re-asks of an answer, by task."""
     return {task.id: task.retries for task in tasks_of(job)}
 
 
 def reask_rows(
     store: Store, home: Home, shard: Shard, failed: Sequence[tuple[InShard, Settled]], now: datetime
 ) -> None:
-    """Book failed answers, and let their rows wait with requests that state the fault. Raises JobFilesError."""
+    """Book failed answers, and queue their rows with requests that state the fault. Raises JobFilesError."""
     if not failed:
         return
     spans = append_requests(home.requests(shard.job_id), _mended_lines(home, shard, failed))

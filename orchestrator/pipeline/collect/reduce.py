@@ -1,4 +1,4 @@
-"""Long documents: once all parts are answered, orch makes the request for the document's own answer from them.
+"""Long documents: once all parts are answered, orch combines their answers into the request for the whole document.
 
 The request's line is appended to the job's file before the row refers to it. A process killed in between leaves an
 unused line, and the request is made again. If a part fails, the row of the document fails too.
@@ -28,7 +28,7 @@ _decode_result = json_decoder(batch_api.ResultLine).decode
 
 
 def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
-    """Make the requests of documents whose parts are complete. True if a row moved.
+    """Make the requests of documents whose parts are all answered. True if a row moved.
 
     Raises JobFilesError, StorageError; requests made before an error are kept.
     """

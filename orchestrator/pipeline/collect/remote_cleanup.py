@@ -1,8 +1,8 @@
 """Clean-up at backends after shards have ended: deletes their files, and looks for late answers.
 
 Clean-up never delays a job. It starts once the shard has ended, and is retried after failures. A day after orch stops
-looking for late answers, remaining files are left with a note. The store keeps a shard as unclean until its clean-up
-is done, so a killed process loses nothing.
+looking for late answers, it leaves the remaining files and logs a note. The store marks a shard as unclean until its
+clean-up is done, so a killed process loses nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 RETRIED_FOR = timedelta(days=1)
-"""How long to retry deleting files after the wait for late answers has ended."""
+"""How long to retry deleting files after orch stops waiting for late answers."""
 EVERY = timedelta(minutes=1)
 AT_ONCE = 20
 
@@ -47,7 +47,7 @@ class _Due(Struct):
 
 
 class RemoteCleanup:
-    """A home's remote clean-up. `take` gives late answers to a job's rows, and `note` records events."""
+    """Remote clean-up of a home. `take` gives late answers to a job's rows; `note` records events."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class RemoteCleanup:
 
     @property
     def is_busy(self) -> bool:
-        """True if a call of a clean-up is in progress."""
+        """True if a clean-up call to a backend is in progress."""
         return any(self._provider_calls.is_busy(_key(shard)) for shard in self._shards.values())
 
     def _is_due(self, shard: Shard, now: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""A job's documents and answer bounds as they were sent. Quotes of answers are looked up in these documents."""
+"""A job's documents and token limits as they were sent. Quotes in answers are looked up in these documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SentDocuments:
         self._job_id = job_id
 
     def of(self, row: InShard) -> SentDocument | None:
-        """Return a row's document, or None if its request is gone. A reduce row has its parts' documents."""
+        """Return a row's document, or None if its request is gone. A reduce row has the documents of its parts."""
         if row.text_at is not None:
             return self._read(row.span, row.text_at, row.part)
         if row.parts is None or row.part is not None:
@@ -52,14 +52,16 @@ _decode = json_decoder(_Asked).decode
 
 
 class SentBounds:
-    """Maximum tokens of each answer of a shard, as sent. The dialect may have lowered a row's own maximum."""
+    """Maximum tokens of each answer of a shard, as sent. The dialect may have lowered a row's own limit."""
 
     def __init__(self, home: Home, shard_id: ShardId) -> None:
         self._path = home.shard_input(shard_id)
         self._known: dict[str, int] | None = None
 
     def of(self, row: InShard) -> int | None:
-        """Return a row's bound, or None if it has no bound or its line is gone. The first call reads all lines."""
+        """Return a row's token limit, or None if it has no limit or its line is gone. The first call reads all
+        lines.
+        """
         if row.max_output is None:
             return None
         if self._known is None:

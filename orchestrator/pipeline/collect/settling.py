@@ -47,7 +47,7 @@ from orchestrator.store.records import InShard, Settled
 log = logging.getLogger(__name__)
 
 REASONING_STEP = 64
-"""Providers count reasoning in steps of this many tokens, so an answer may end up to one step before its bound."""
+"""Step, in tokens, in which providers count reasoning. An answer may end up to one step before its limit."""
 
 
 def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
@@ -59,9 +59,9 @@ class _Settlement:
     """Settles an ended shard's rows, a chunk at a time.
 
     `not_executed` rows had been sent when their batch ended. `unfinished` are incomplete answers that were billed;
-    their rows are tried again. `unmatched` are result lines without a row, each with its file's kind, which may
-    belong to the `doubtful` rows. An adopted batch may also answer what this job did not ask: `adopted` has the price
-    of all these answers, under one row's number.
+    their rows are tried again. `unmatched` are result lines that match no row, each with its file's kind. They may
+    belong to the `doubtful` rows. An adopted batch may contain answers that this job did not ask for. `adopted` has
+    their total price, under one row's number.
     """
 
     def __init__(self, store: Store, home: Home, ended: EndedShard) -> None:
@@ -151,7 +151,7 @@ class _Settlement:
     # --- outcomes
 
     def _proven_outcomes(self) -> Ends:
-        """Yield the outcomes. If answers may have come under swapped keys, all outcomes are judged first."""
+        """Yield each row's outcome. If answers may have come under swapped keys, all outcomes are checked first."""
         ended = self._ended
         if not swapped_answers.may_show(ended, {row.task for row in self._rows.values()}):
             yield from self._outcomes()
@@ -219,7 +219,7 @@ class _Settlement:
             yield from self._unanswered.decide(list(rows.values()), missing)
 
     def _outcome(self, row: InShard, kind: str, found: FoundLine) -> Outcome | NotExecuted:
-        """Return the outcome that a line gives its row. An unreadable line is an error of this row alone."""
+        """Return the outcome of a row from its result line. An unreadable line fails only this row."""
         ended = self._ended
         try:
             bound, sent = partial(self._bound, row), partial(self._sent.of, row)
@@ -252,9 +252,9 @@ class _Settlement:
         return self._settled(row, said).price if isinstance(said, Outcome) else None
 
     def _count_adopted(self, kind: str, found: FoundLine) -> None:
-        """Add the cost of an adopted batch's answer that no row of this job asked for, under the first row.
+        """Add the cost of an answer in an adopted batch that this job did not ask for, under the first row.
 
-        If a killed collection has already emptied the batch, that collection has booked the cost.
+        If a killed collection has already settled all of the batch's rows, it has also booked the cost.
         """
         row = next(iter(self._rows.values()), None)
         if row is not None and (price := self._priced(row, kind, found)) is not None:
@@ -332,7 +332,7 @@ def _id(found: FoundLine) -> str:
 
 
 def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0, answers: int = 0) -> None:
-    """Close a collected shard. Its remote files and `owed` answers are handled later.
+    """Close a collected shard. Its remote files are deleted later; the `owed` answers may still arrive.
 
     `answers` is the number of answers in its files, for providers that do not count them.
     """
@@ -351,7 +351,7 @@ def remove_input(home: Home, shard: Shard) -> None:
 
 
 def abandon(home: Home, shard: Shard) -> None:
-    """Delete the local files of a shard that is not sent after all."""
+    """Delete the local files of a shard that will not be sent."""
     path = home.shard_input(shard.id)
     # a killed process may have left files that a backend made from the input
     for left in path.parent.glob(f"{path.name}*"):
@@ -359,7 +359,7 @@ def abandon(home: Home, shard: Shard) -> None:
 
 
 def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[InShard]) -> dict[str, CommonRefusal]:
-    """Return the refusal of a row asked first, for each task that it holds back; empty without a refusal."""
+    """Return the refusal of a row asked first, by each task that it holds back; empty if it was not refused."""
     shard = ended.shard
     if shard.refusal_code is None:
         return {}

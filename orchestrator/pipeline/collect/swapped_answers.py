@@ -1,8 +1,8 @@
 """Answers under another row's key, and other answers of the same batch that cannot be proven.
 
-An answer belongs to another row if it repeats that row's code. The same holds for an answer whose quotes occur in
-that row's document and not in its own row's document. Once a batch has such an answer, only answers with their own
-code or a proving quote count.
+An answer belongs to another row if it repeats that row's code. It also does if its quotes occur in that row's
+document but not in its own row's. Once a batch has such an answer, orch accepts only answers with their own code or a
+proving quote.
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
 MOST_SUSPECTS = 200
-"""Maximum number of answers whose quotes orch searches in the other documents of their batch."""
+"""Maximum number of answers whose quotes orch searches for in the other documents of their batch."""
 LEAST_QUOTED = 40
-"""Minimum characters of a quote that identifies a document: several documents may have a shorter one."""
+"""Minimum characters of a quote that identifies a document. Several documents may share a shorter quote."""
 _MOST_NAMED = 3
 _decode_result = json_decoder(batch_api.ResultLine).decode
 Ended = tuple[InShard, Outcome]
 
 
 class Swaps(Struct, frozen=True):
-    """The outcomes of a shard. `owners` maps each row with another row's answer to that row's id."""
+    """The outcomes of a shard. `owners` maps each row that got another row's answer to that row's id."""
 
     outcomes: Sequence[Ended]
     owners: Mapping[str, str]
     unproven: int = 0
 
     def words(self, ended: EndedShard, *, late: bool = False) -> str:
-        """Return a message with provider, batch and rows. Rows with `late` answers have been asked elsewhere."""
+        """Return a message that names the provider, batch and rows. With `late`, the rows have been asked
+        elsewhere.
+        """
         named = [f"{name} has the answer of {owner}" for name, owner in list(self.owners.items())[:_MOST_NAMED]]
         more = ", …" if len(self.owners) > _MOST_NAMED else ""
         others = f"; {number_of(self.unproven, 'other answer')} of it cannot be proved" if self.unproven else ""
@@ -133,16 +135,16 @@ def _owners_by_codes(store: Store, home: Home, ended: EndedShard, outcomes: Sequ
 
 
 def _may_be_swapped(row: InShard, outcome: Outcome, coded: set[str]) -> bool:
-    """True unless the answer was accepted with its row's code. A row without a code may have another row's answer."""
+    """True if an answer may be another row's: it failed its check, or its task has no row codes."""
     return outcome.is_answer and (outcome.state is RequestState.FAILED or row.task not in coded)
 
 
 def _owners_by_quotes(
     store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], outcomes: Sequence[Ended]
 ) -> dict[str, str]:
-    """Return the rows whose quotes all occur in one other document of the shard, with a row id of that document.
+    """Return the rows whose quotes all occur in one other document of the shard.
 
-    Quotes that occur in several documents identify none of them.
+    Each is mapped to the id of a row of that document. A quote that occurs in several documents identifies none.
     """
     suspects = [(row, one) for row, one in outcomes if one.error_code == NOT_FOUND][:MOST_SUSPECTS]
     wanted = {row.custom_id: texts for row, texts in _quoted(home, ended, suspects)}

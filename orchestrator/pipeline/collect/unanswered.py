@@ -40,12 +40,12 @@ Ends = Iterator[tuple[InShard, Outcome]]
 
 
 class ShardTally(Struct):
-    """Contents of a shard's files for the event log, and lessons about the backend.
+    """Counts of a shard's results for the event log, and lessons about the backend.
 
     `reasked` and `escalated` count rows by the fault of their answers; `escalated_to` is the stronger model. `stop`
-    is the reason to send the backend no more rows now, `wait` the reason to send this model none. `refused_alike` has
-    the refusals of whole tasks, `refusal` that of the batch. `lost` has the kinds of missing files, `odd` an id that
-    no row has. `open` counts rows without an outcome; `owed` of them may still be answered. `answered` names a row of
+    is the reason to send this backend no more rows now; `wait` is the same for this model. `refused_alike` has the
+    refusals of whole tasks, `refusal` that of the batch. `lost` has the kinds of missing files, `odd` an id that no
+    row has. `open` counts rows without an outcome; `owed` of them may still be answered. `answered` names a row of
     each task that got an answer, good or bad; `answers` counts answers. `swapped` describes answers under another
     row's key.
     """
@@ -106,9 +106,9 @@ class EndedShard(Struct, frozen=True):
     """An ended shard, with everything that its collection needs.
 
     `model` is the backend's name for its model. `problems` has the backend's errors of a failed batch. `elsewhere` is
-    true if another backend may take rows. `standing` is the position of its model in the alias's list. `retries` has
-    the maximum re-asks by task. `fetched` describes its files. `blames_input` is true if an input file that the
-    backend cannot find counts as an attempt of the rows.
+    true if another backend can take rows. `standing` is the position of its model in the alias's list. `retries` has
+    the maximum re-asks by task. `fetched` describes its files. If `blames_input`, an input file that the backend
+    cannot find counts as an attempt of the rows.
     """
 
     job: Job
@@ -131,12 +131,12 @@ class EndedShard(Struct, frozen=True):
 
 
 class UnansweredRows:
-    """Rows of an ended batch without an outcome in its files: each continues, or ends with a reason.
+    """Rows of an ended batch that its files give no outcome: each continues, or ends with a reason.
 
     `failed` rows ran and are tried again, which counts as an attempt. `waiting` rows were refused for reasons outside
     their control. `elsewhere` rows go to another backend; so do `rerouted` rows, for the deadline. `held` rows wait,
-    because all rows of their task are refused, as in `common`. `lessons` has what refusals show about the model's
-    fields.
+    because all rows of their task are refused; `common` has these refusals. `lessons` records the fields that the
+    model refuses.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class UnansweredRows:
         self.held: list[int] = []
 
     def unrecognised(self, missing: list[InShard]) -> Ends:
-        """Move or end the rows of a batch with unknown ids. The same backend would return unknown ids again."""
+        """Reroute or fail rows of a batch with unknown ids. The same backend would return unknown ids again."""
         ended, tally = self._ended, self._tally
         for row in missing:
             if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
@@ -206,7 +206,7 @@ class UnansweredRows:
         return True
 
     def decide(self, rows: list[InShard], missing: list[InShard]) -> Ends:
-        """Yield the ends of rows without a result line. The other rows continue."""
+        """Yield outcomes for rows without a result line that end here. The other rows continue."""
         ended, tally = self._ended, self._tally
         job, shard = ended.job, ended.shard
         if job.cancel_requested_at is not None:
@@ -247,7 +247,7 @@ class UnansweredRows:
             yield _ended(row, RequestState.FAILED, "missing_result", message)
 
     def _without_respelled(self, missing: list[InShard]) -> list[InShard]:
-        """Let rows continue that can be asked without the refused field. Return the other rows."""
+        """Let rows continue if they can be asked without the refused field. Return the remaining rows."""
         first, others = self._ended.problems[0], list[InShard]()
         said = RowRefusal(400, first.code, None, first.message)
         for row in missing:
@@ -306,7 +306,7 @@ class UnansweredRows:
                 return False
 
     def release(self, store: Store) -> int:
-        """Let the rows without an outcome continue. Return their number."""
+        """Release the rows without an outcome so that they are asked again. Return their number."""
         ended, tally, shard = self._ended, self._tally, self._ended.shard
         # If most rows were answered, the few rows refused for lack of room have another fault. Their batches would be
         # refused forever. The same holds for rows that have been refused for days.
@@ -348,7 +348,7 @@ def is_refused(ended: EndedShard) -> bool:
 
 
 def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, CommonRefusal]:
-    """Return the refusal of a batch, by task, if it concerns all of its rows alike."""
+    """Return the refusal of a batch by task, if it applies equally to all rows."""
     if not is_refused(ended) or ended.job.cancel_requested_at is not None:
         return {}
     first = ended.problems[0]

@@ -1,1 +1,1 @@
-"""Merging of outcomes into one file in input order, and its delivery as the job file says."""
+"""Merging of outcomes into one file in input order, and delivery of that file as the job file says."""

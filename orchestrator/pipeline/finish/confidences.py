@@ -1,7 +1,7 @@
-"""Checks for merging a job's rows: the checks of its tasks, with the confidence of labels from known answers.
+"""Checks for merging a job's rows: the checks of its tasks, plus confidence in labels from known answers.
 
-A task of labels with log probabilities gets a calibration curve. Each merge computes the curve anew, from the rows
-and the current file of known answers.
+A labelling task with log probabilities gets a calibration curve. Each merge recomputes the curve from the rows and
+the current file of known answers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _checks(of: _Of) -> Mapping[str, AnswerCheck]:
 
 
 def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerCheck]:
-    """Return the checks, with the confidence of labels if known answers give it."""
+    """Return the checks by task. If there are known answers, they also give the confidence of labels."""
     checks = checks_of(job)
     wanted = {task.id: task for task in tasks_of(job) if task.logprobs}
     spec = spec_of(job)

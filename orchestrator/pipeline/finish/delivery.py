@@ -24,9 +24,9 @@ from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 
 PROBE_SECONDS = 30.0
-"""How long to wait for a destination to show if it can be written."""
+"""Seconds to wait for a destination to show that it can be written."""
 PATIENCE = timedelta(hours=1)
-"""How long a job waits, before its first row is asked, for an output whose fault may pass."""
+"""How long a job waits for an output whose fault may pass, before it asks its first row."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(minutes=15)
 OVERWRITE = "overwrite"
 """Job option: the user allows the output to overwrite a foreign file."""
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 def output_of(job: Job) -> Output | None:
     """Return the output that a job's file names, or None.
 
-    A limited run has no output, because its rows would replace those of a whole night.
+    A limited run has no output, because it would replace the rows of a whole night.
     """
     spec = None if job.is_limited else spec_of(job)
     return None if spec is None else spec.output
@@ -92,7 +92,7 @@ def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now
 
 
 def begun(work: Callable[[], Result], name: str) -> Future[Result]:
-    """Run work in a thread of its own, which ends with the process."""
+    """Start work in its own thread, which ends with the process. Return its future."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -124,7 +124,7 @@ class _Waiting(Struct):
 
 
 class Gate:
-    """Keeps jobs from asking their first row while their output cannot be written."""
+    """Keeps a job from asking its first row while its output cannot be written."""
 
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
@@ -132,7 +132,7 @@ class Gate:
         self._waiting: dict[JobId, _Waiting] = {}
 
     def hold(self, job: Job) -> OutputError | None:
-        """Return the error that delays a job's start, or None. An error that cannot pass is raised."""
+        """Return the error that delays a job's start, or None. Raises it if it cannot pass, or after `PATIENCE`."""
         now = self._now()
         known = self._waiting.get(job.id)
         if known is not None and now < known.next_at:

@@ -1,7 +1,7 @@
 """End of a job: merges its rows, delivers them as its job file says, and compares forecasts with the outcome.
 
 If the job file names known answers, the job's answers are first compared with them. If too few are right, the rows
-are merged but not delivered. Rows that cannot be delivered stay in the home, and the job ends with the fault's code.
+are merged but not delivered. If delivery fails, the rows stay in the home, and the job ends with the fault's code.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ CHUNK = 500
 PROMPT_SECONDS, POLL_SECONDS = 1.0, 0.05
 """Seconds to wait for a delivery in its first step, and in each later step."""
 LONGEST_DELIVERY = timedelta(hours=2)
-"""A delivery that takes longer counts as hanging."""
+"""Time after which a delivery counts as hanging."""
 KEPT = timedelta(days=1)
-"""How long orch retries a failed delivery by itself."""
+"""How long orch retries a failed delivery automatically."""
 ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
 class JobEnd(Struct, frozen=True):
-    """End of a job: the place of its rows, and the error if they were not delivered."""
+    """End of a job: the destination of its rows, and the error if they were not delivered."""
 
     place: str
     error: OutputError | None = None
@@ -70,8 +70,8 @@ class _Delivery(Struct, frozen=True):
 class Finisher:
     """Ends jobs whose rows all have an outcome.
 
-    Deliveries run in threads: a storage service that does not answer delays no other job. Rows that cannot be
-    delivered do not keep their job open.
+    Deliveries run in threads, so a storage service that does not answer delays no other job. A failed delivery does
+    not keep a job open.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Finisher:
         self._again: dict[JobId, tuple[datetime, timedelta]] = {}
 
     def step(self, job: Job) -> JobEnd | None:
-        """Merge a job's rows, deliver them and end the job. None while the delivery runs.
+        """Merge a job's rows, deliver them and end the job. Return None while the delivery runs.
 
         Raises JobFilesError if the job's own files are gone or cannot be written. The job then stays open.
         """
@@ -114,7 +114,7 @@ class Finisher:
         return self._end(job, ended)
 
     def deliver_again(self) -> None:
-        """Retry failed deliveries whose fault may have passed, for a day, with growing pauses."""
+        """Retry failed deliveries whose fault may have passed. Retries continue for a day, with growing pauses."""
         now, codes = self._now(), [fault for fault in OutputFault if fault.may_pass]
         for job in self._store.jobs.undelivered(self._home.identity(), codes, now - KEPT):
             due, pause = self._again.get(job.id, (now, FIRST_PAUSE))

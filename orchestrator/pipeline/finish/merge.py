@@ -1,4 +1,4 @@
-"""Stage 6: all rows, in input order, in one file that appears whole or not at all."""
+"""Stage 6: merging of all rows, in input order, into one file that appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Locate = Callable[[str, str], Path]
 
 
 class ResultLines:
-    """Reads result lines by their byte ranges. Recently used files stay open."""
+    """Reader of result lines by byte range. Recently used files stay open."""
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
@@ -68,10 +68,10 @@ def lines(
     partial: bool = False,
     tolerant: bool = False,
 ) -> Iterator[bytes]:
-    """Yield the merged lines, without newlines; with `partial`, only of rows that have an outcome.
+    """Yield the merged lines, without newlines. With `partial`, yield only rows that have an outcome.
 
     `locate(shard, kind)` returns the path of a result file. Raises StorageError if a file is gone or truncated. With
-    `tolerant`, the answers of such a file are left out instead.
+    `tolerant`, the answers in that file are left out instead.
     """
     reader = ResultLines(locate)
     try:
@@ -90,7 +90,7 @@ def lines(
 
 
 def check_output(path: Path, source: Path | None) -> None:
-    """Raise UsageError if `write` cannot, or must not, write to `path`. `source` is the job's input."""
+    """Raise UsageError if `path` cannot, or must not, be written. `source` is the job's input."""
     try:
         fault = _fault(path, source)
     except OSError as error:

@@ -14,16 +14,16 @@ from orchestrator.store import Store
 from orchestrator.store.records import WrittenOutput
 
 BY_HAND = ""
-"""Series of files written by `-o`: such commands are unrelated to each other."""
+"""Series of files written with `-o`. These commands do not belong to a job file's runs."""
 WRITING = "writing"
-"""Mark of a destination that is being written to, or whose writer was killed."""
+"""Mark of a destination while it is written. The mark stays if the writer is killed."""
 
 
 def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -> bool:
-    """True if a destination has content that orch did not write. Content written by runs of the job file may have
-    changed.
+    """True if a destination has content that orch did not write.
 
-    `home` is the home's id, and `series` the job file's id or BY_HAND. Raises OutputError.
+    Content written by runs of the same job file is never foreign, even if it has changed since. `home` is the home's
+    id, and `series` the job file's id or BY_HAND. Raises OutputError.
     """
     if places.is_empty(place):
         return False
@@ -39,14 +39,14 @@ def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -
 
 @contextmanager
 def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Callable[[], datetime]) -> Iterator[None]:
-    """Mark a destination as orch's own while orch writes to it, in case the process is killed."""
+    """Mark a destination as orch's own during a write, so that it is not foreign if the process is killed."""
     store.outputs.note(home, WrittenOutput(places.name_of(place), BY_HAND, job_id, WRITING, now()))
     yield
     remember(store, home, BY_HAND, job_id, place, now())
 
 
 def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
-    """Record that orch has just written to a destination. `job_id` is "" if no job wrote."""
+    """Record that orch has just written to a destination. `job_id` is "" if no job wrote to it."""
     try:
         mark = places.mark_of(place)
     except OutputError:

@@ -1,9 +1,9 @@
-"""Backups of a home in one file, made while a daemon works in it, and their check.
+"""Backups of a home in one file, made while a daemon works in the home, and the check of a backup.
 
-Every file that the copied databases name must be in the copy, whatever is written and removed meanwhile. So the
-databases are copied first, then each file gets a hard link (a server's files right after its database). If a file
-vanished in between, the copy starts again. Result files only grow: extra bytes that the database does not know do no
-harm.
+The copy must contain every file that the copied databases name, even if files are written and removed meanwhile. So
+the databases are copied first. Then each file gets a hard link; a server's files are linked right after its database.
+If a file vanished in between, the copy starts again. Result files only grow, so extra bytes that the database does
+not know do no harm.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestrator.store import Store
 from orchestrator.store.gc import check_sqlite, copy_sqlite, served_files
 
 LABEL = "backup.json"
-"""File that describes the archive. It comes last, so an archive without it is truncated."""
+"""Name of the file that describes the archive. It comes last, so an archive without it is truncated."""
 SERVER_DATABASE = "server.db"
 TRIES = 5
 MOST_TOLD = 20
@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int, str], None]
 
 
 class Label(Struct, frozen=True):
-    """Label of a backup: its time, the version of orch, the home's id, and if it includes the database."""
+    """Label of a backup: its time, the version of orch, the home's id, and if the database is included."""
 
     made_at: datetime
     orch: str
@@ -54,7 +54,7 @@ class Label(Struct, frozen=True):
 
 
 class BackupContents(Struct):
-    """Contents of a backup: numbers of files, bytes and lines that rows refer to, and problems."""
+    """Contents of a backup: numbers of files, bytes and lines that rows refer to, and the problems found."""
 
     label: Label
     files: int = 0
@@ -68,8 +68,8 @@ def make(
 ) -> BackupContents:
     """Write a backup to a new file, whole or not at all.
 
-    Anything missing in the home itself is reported as a problem and left out of the backup. `progress` gets the
-    activity, the amount done, the total and the unit. Raises RefusedError, StorageError, UsageError.
+    Anything missing in the home itself is reported as a problem and left out. `progress` gets the activity, the
+    amount done, the total and the unit. Raises RefusedError, StorageError, UsageError.
     """
     if target.exists():
         raise UsageError(f"{target} already exists", hint="name a new file: a backup never overwrites another")
@@ -125,7 +125,7 @@ def _with_folder(path: Path) -> Path:
 
 
 def _link(top: Path, root: Path, stage: Path, linked: Collection[Path]) -> None:
-    """Hard-link each file below a folder into the stage, so that removing the original does no harm.
+    """Hard-link each file below a folder into the stage, which then keeps the file even if the original is removed.
 
     Folders in `linked` are left out.
     """
@@ -144,7 +144,7 @@ def _link(top: Path, root: Path, stage: Path, linked: Collection[Path]) -> None:
 
 
 def is_kept(name: str) -> bool:
-    """True if a file or folder with this name, within jobs and servers, belongs in a copy of the home."""
+    """True if a file or folder of this name below jobs and servers belongs in a copy of the home."""
     is_passing = name.endswith((".partial", ".lock")) or name.startswith((SERVER_DATABASE, GONE)) or name == GOING
     return not is_passing
 
@@ -200,7 +200,7 @@ def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress
 
 
 def check(path: Path) -> BackupContents:
-    """Check if a backup is whole: its databases, and each line that a row refers to. Raises InputError."""
+    """Check that a backup is complete: its databases, and each line that a row refers to. Raises InputError."""
     with _opened(path) as (archive, file), tempfile.TemporaryDirectory(prefix="orch-check-") as name:
         members = {member.name: member for member in archive.getmembers() if member.isreg()}
         packed = [member.size for member in members.values() if member.name != LABEL]

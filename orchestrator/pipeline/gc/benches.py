@@ -39,7 +39,7 @@ def note_applied(folder: Path, rates: EngineRates) -> None:
 
 
 def old_benches(store: Store, home: Home, terms: Retention) -> Iterator[tuple[Path, str]]:
-    """Yield the folders of benches that were last written longer ago than results are kept, each with the reason."""
+    """Yield each unused bench folder last written longer ago than results are kept, with the reason."""
     span = terms.results if terms.results is not None else terms.jobs
     root = home.root / "bench"
     if span is None or not root.is_dir():
@@ -51,7 +51,7 @@ def old_benches(store: Store, home: Home, terms: Retention) -> Iterator[tuple[Pa
 
 
 def _age(folder: Path) -> float:
-    """Return the seconds since the last write to a folder, by the disk's own clock."""
+    """Return the seconds since the last write to a folder, by the modification times of its files."""
     latest = max((folder, *(path for path, _ in disk.files(folder))), key=lambda path: path.stat().st_mtime)
     return time.time() - latest.stat().st_mtime
 

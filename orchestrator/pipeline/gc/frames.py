@@ -1,4 +1,4 @@
-"""Retention of the folders of Python calls: each is removed once no job has answers to it."""
+"""Retention of the folders of Python calls. A folder is removed once no job has answers to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.store.gc import CLEARED
 
 
 def unused_frames(home: Home, jobs: Iterable[Job]) -> Iterator[Path]:
-    """Yield the folders of `frames` that have no job, or only jobs with removed files."""
+    """Yield the folders of `frames` that belong to no job, or only to jobs whose files were removed."""
     if not home.frames.is_dir():
         return
     used = {Path(job.source).parent.resolve() for job in jobs if CLEARED not in job.options}

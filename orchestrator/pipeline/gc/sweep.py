@@ -1,8 +1,8 @@
-"""gc: removes what `[retention]` no longer keeps, and leftovers of killed processes.
+"""gc: removal of data that `[retention]` no longer keeps, and of leftovers of killed processes.
 
 A process killed at any point loses nothing needed, and the next run removes its leftovers. A job's folder is first
 marked. Then the database forgets the job's files, and the folder is renamed and removed. If the database still knows
-a marked folder, the process was killed before the database forgot it, and the folder stays.
+the files of a marked folder, the process was killed before that step, and the folder stays.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ log = logging.getLogger(__name__)
 
 GOING, GONE, STAGE = ".going", ".gone.", ".backup."
 LEFT_SECONDS = 3600.0
-"""Seconds that a leftover is kept, because its writer may not be finished."""
+"""Seconds that a leftover is kept, because its writer may still be at work."""
 EVERY = timedelta(days=1)
 
 
 class Orphan(Struct, frozen=True):
-    """A file or folder that is not needed, with its bytes and the reason."""
+    """A file or folder that is no longer needed, with its size in bytes and the reason."""
 
     path: Path
     bytes: int
@@ -52,7 +52,7 @@ class Orphan(Struct, frozen=True):
 
 
 class Swept(Struct, frozen=True):
-    """Result of gc: what was removed or, with `dry_run`, would be.
+    """Result of gc: what was removed, or what would be removed with `dry_run`.
 
     `unknown` are folders with results of unknown jobs. `held` is the reason why no job was removed, or None. `use` is
     the size of the home afterwards.
@@ -72,13 +72,13 @@ class Swept(Struct, frozen=True):
 
     @property
     def freed(self) -> int:
-        """Bytes of files that were removed or would be."""
+        """Bytes of files that were removed, or would be in a dry run."""
         return sum(verdict.bytes for verdict in self.gone) + sum(orphan.bytes for orphan in self.orphans)
 
 
 @contextmanager
 def gc_lock(home: Home) -> Iterator[None]:
-    """Lock out concurrent gc and backups. Raises RefusedError if another process runs either."""
+    """Prevent gc and backups in other processes. Raises RefusedError if another process runs either."""
     with locked(home.root / "house.lock", wait=False) as mine:
         if not mine:
             raise RefusedError(
@@ -88,9 +88,10 @@ def gc_lock(home: Home) -> Iterator[None]:
 
 
 def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bool = False) -> Swept:
-    """Remove what may be removed. Raises RefusedError, StorageError; removals before an error stay.
+    """Remove data that retention no longer keeps. Raises RefusedError, StorageError; removals before an error are not
+    undone.
 
-    Submissions wait during the decision, because a new job may carry over answers of a job that is about to go.
+    Submissions wait during the decision, because a new job may reuse answers of a job that is about to be removed.
     """
     identity = home.identity()
     if dry_run:
@@ -111,10 +112,9 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
 
 
 def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now: datetime) -> list[RetentionVerdict]:
-    """Let the database forget the jobs' files. Jobs that carry answers go before their source, so the newest go
-    first.
+    """Make the database forget the jobs' files, newest job first, so that jobs go before the source of their answers.
 
-    A job that was resumed meanwhile needs the answers that it carries, so all older jobs stay.
+    If a job was resumed meanwhile, it and all older jobs stay: it needs the answers that it carries.
     """
     for number, verdict in enumerate(verdicts):
         if verdict.fate is not JobFate.KEPT and not _let_go(store, home, verdict, now):
@@ -292,7 +292,7 @@ class Daily:
         self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:
-        """Run gc if it is due, and return its result, or None. Errors are logged."""
+        """Run gc if it is due and return its result, else None. Errors are logged."""
         self._last = self._last or self._read()
         if self._last is not None and timedelta() <= now - self._last < EVERY:
             return None

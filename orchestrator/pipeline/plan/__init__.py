@@ -1,1 +1,1 @@
-"""Plans of jobs: prices, forecasts, orders for open rows, and the time of the next planning."""
+"""Plans of jobs: prices, forecasts, orders for open rows, and times for replanning."""

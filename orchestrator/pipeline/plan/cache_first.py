@@ -1,4 +1,4 @@
-"""Rows asked before a batch, to write the prompt cache that the batch reads, with their costs and savings."""
+"""Rows sent before a batch to write the prompt cache that the batch reads, with their costs and savings."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
 
 REMEMBERED = timedelta(days=30)
-"""How long a model gets no cache-writing row after its cache was read less than it was written."""
+"""How far back a model's cache use counts. If less was read than written, the model gets no cache-writing row."""
 
 
 class CacheFirst(Struct, frozen=True):
-    """A row that writes the cache of its task, with its highest cost and the saving of the batches."""
+    """A row that writes the cache of its task, with its maximum cost and the batches' savings."""
 
     row: Unproven
     life: CacheLife
@@ -70,10 +70,10 @@ def cache_first(
     canary: bool = False,
     only: Collection[str] | None = None,
 ) -> Iterator[CacheFirst]:
-    """Yield the smallest waiting row of each task whose waiting rows are cheaper with a cache.
+    """Yield the smallest waiting row of each task whose waiting rows would be cheaper with a cache.
 
-    Nothing is yielded until measured batches of this backend end within half of the cache's life. A model is not
-    tried again if its recent batches read less from the cache than was written.
+    Nothing is yielded until measured batches of this backend end within half of the cache's life. A model is skipped
+    if its recent batches read less from the cache than they wrote.
     """
     usual = overdue.usual_of(store.shards.durations(backend.name))
     life = backend.rules.life(usual.total_p90) if usual.is_known else None

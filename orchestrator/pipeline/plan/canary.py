@@ -84,7 +84,7 @@ def _failing(store: Store, job: Job) -> Counter[str]:
 
 
 def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders | None:
-    """Return the orders for canary rows. If these would be late, release the other rows and return None."""
+    """Return the orders for canary rows. If the canary would end too late, release the other rows and return None."""
     by = canary.until(job.built_at or job.created_at, job.deadline_at)
     found = planning.of_canary().first(by)
     if isinstance(found, str):

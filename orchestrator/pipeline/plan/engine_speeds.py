@@ -31,14 +31,14 @@ from orchestrator.store import Store
 ASSUMED_WORK = 1_800.0
 """Assumed speed of an unknown upstream, in work per second (see `work_of`).
 
-That is one row per second of 1,000 prompt and 100 answer tokens.
+This equals one row per second with 1,000 prompt tokens and 100 answer tokens.
 """
 ASSUMED_SYNC_ROWS = 5.0
 """Assumed rows per second of an unknown synchronous API."""
 UNKNOWN_SPREAD, STATED_SPREAD, BENCH_SPREAD = 1.0, 0.35, 0.15
-"""Spreads (of the logarithm) of an assumed rate, of a rate in orch.toml, and of a rate measured by a bench."""
+"""Spread of the logarithm of a rate: an assumed rate, a rate in orch.toml, and a rate measured by a bench."""
 UNLIKE_SPREAD = 0.35
-"""Added spread of a bench's rate if lengths differ from the bench's by a factor of ten."""
+"""Spread added to a bench's rate if the rows' lengths differ from the bench's by a factor of ten."""
 SHORT = 16.0
 """Tokens added to both lengths before comparing them, so that short lengths count as similar."""
 FRESH = timedelta(hours=1)
@@ -63,7 +63,7 @@ class EngineSpeed(Struct, frozen=True):
     """Speed of a backend on a job's rows.
 
     `history` has the progress of nights with the job's models. `learned` has the speeds from that history, in work
-    with answer tokens weighted by `weight`. `assumed` is used until a speed is learned.
+    with answer tokens weighted by `weight`. `assumed` is the speed used until one is learned.
     """
 
     history: Sight
@@ -73,10 +73,10 @@ class EngineSpeed(Struct, frozen=True):
 
 
 class EngineSpeeds:
-    """Speeds of backends on a job's rows. `rows` returns token counts by model; `rough` estimates tokens from line
-    lengths.
+    """Speeds of backends on a job's rows.
 
-    Counting loads a vocabulary, which takes as long as a small job, so `rows` is called only if needed.
+    `rows` returns token counts by model; `rough` estimates tokens from line lengths. Counting loads a vocabulary,
+    which takes as long as a small job, so `rows` is called only if needed.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class EngineSpeeds:
         return sum(one.rows * work_of(one.tokens.input, one.tokens.output, weight) for one in found) / rows
 
     def measured(self, name: str) -> Mapping[str, EngineRates]:
-        """Return a backend's bench rates for the job's models, by their names in the job file."""
+        """Return a backend's bench rates for the job's models, by model name in the job file."""
         known = self._store.engine_rates.of(self._job.home, name)
         if not known:
             return {}
@@ -129,7 +129,7 @@ class EngineSpeeds:
         return found
 
     def _history(self, name: str, backend: OwnBackend, sight: Sight) -> Sight:
-        """Limit the history to jobs with the same models, because each model has its own speed."""
+        """Limit the history to jobs that used only models of this job, because each model has its own speed."""
         if not isinstance(backend, FleetBackend) or len(backend.models) < 2:
             return sight
         mine = self._models_of(self._job, name)
@@ -203,7 +203,7 @@ def _apart(one: float, other: float) -> float:
 
 
 class ObservationMemory:
-    """Cache of the speeds that earlier nights show. An entry is read again after an hour."""
+    """Cache of the speeds learned from earlier nights. An entry expires after an hour."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[datetime, object, float, forecast.Speeds]] = {}
@@ -212,7 +212,7 @@ class ObservationMemory:
     def of(
         self, sight: Sight, series: str, now: datetime, measured: float | None, jobs: frozenset[JobId] | None
     ) -> tuple[float, forecast.Speeds]:
-        """Return the weight of answer tokens and a backend's speeds. `jobs` limits the history to these jobs."""
+        """Return the weight of answer tokens and a backend's speeds, cached for the same `measured` and `jobs`."""
         key, asked = (sight.backend, series), (measured, jobs)
         at, about, weight, speeds = self._known.get(key, (None, None, 0.0, None))
         if at is None or speeds is None or about != asked or now - at >= FRESH or now < at:
@@ -222,7 +222,7 @@ class ObservationMemory:
         return weight, speeds
 
     def models(self, job_id: JobId, name: str, read: Callable[[JobId, str], frozenset[str]]) -> frozenset[str]:
-        """Return a backend's names for another job's models, which no longer change once its rows are there."""
+        """Return a backend's names for another job's models, cached. They do not change once its rows are there."""
         if (job_id, name) not in self._models:
             self._models[job_id, name] = read(job_id, name)
         return self._models[job_id, name]

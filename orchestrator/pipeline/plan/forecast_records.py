@@ -1,4 +1,4 @@
-"""Forecasts of a plan, and the outcomes that they are compared with."""
+"""Forecasts of a plan, and the outcomes compared with them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def foreseen_by(
 
 
 def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -> None:
-    """Record how long a batch took. An incomplete batch gives a lower bound, a refused batch nothing."""
+    """Record how long a batch took. An incomplete batch gives a lower bound. A refused batch is not recorded."""
     if shard.submitted_at is None or status is BatchStatus.FAILED:
         return
     took = (now - shard.submitted_at).total_seconds()
@@ -43,9 +43,9 @@ def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -
 
 
 def job_over(store: Store, job: Job, now: datetime) -> None:
-    """Record a job's cost, its mean answer lengths, its duration, and if it was in time.
+    """Record a job's cost, mean answer lengths and duration, and if it met its deadline.
 
-    A cancelled job has only the first two.
+    For a cancelled job, only cost and answer lengths are recorded.
     """
     store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
     for task, mean in store.sizes.mean_outputs(job.id).items():

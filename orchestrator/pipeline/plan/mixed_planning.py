@@ -1,7 +1,7 @@
-"""Plan of a job whose models no single backend has all of: its rows are planned in lots.
+"""Plan of a job if no single backend has all of its models: its rows are planned in lots.
 
-A lot has the rows of those aliases that the same backends can serve. The lots share the job's budget: the highest
-cost of a lot is not available to later lots.
+A lot has the rows of aliases that the same backends can serve. The lots share the job's budget: the maximum cost of a
+lot is not available to later lots.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MixedPlanning(Planning):
         return other
 
     def part_of(self, shard: Shard) -> Planning:
-        """Return the view of the lot that contains a shard's rows."""
+        """Return the planner's view of the lot that contains a shard's rows."""
         return next((lot for lot in self.lots if is_of(shard.model, lot.only)), self.lots[0])
 
     def plan(self) -> Plan:
@@ -85,7 +85,7 @@ class MixedPlanning(Planning):
     def orders(self) -> Orders:
         """Return the orders of all lots.
 
-        Raises RefusedError or RequestRefused if no backend takes a lot's rows and nothing else can be done.
+        Raises RefusedError or RequestRefused if no backend takes a lot's rows and there is nothing else to do.
         """
         found, stuck = list[Orders](), None
         for lot in self._open_lots:
@@ -101,7 +101,7 @@ class MixedPlanning(Planning):
         return orders
 
     def first(self, by: datetime | None) -> First | str:
-        """Return the orders for canary rows, or the reason why they would not be back by `by`."""
+        """Return the orders for canary rows, or the reason why the canary would not end by `by`."""
         found = [lot.first(by) for lot in self._open_lots]
         if late := [one for one in found if isinstance(one, str)]:
             return late[0]
@@ -109,7 +109,7 @@ class MixedPlanning(Planning):
         return First(_together([one.orders for one in parts]), parts[0].foreseen if len(parts) == 1 else ())
 
     def has_other_than(self, *backends: str) -> bool:
-        """True if a lot has another backend for rows that these backends give up."""
+        """True if a lot has another backend for rows given up by these backends."""
         return any(lot.has_other_than(*backends) for lot in self.lots)
 
 

@@ -1,4 +1,4 @@
-"""Orders for a job's open rows: rows to send, batches to reroute, and the time of the next planning."""
+"""Orders for a job's open rows: rows to send, batches to reroute, and when to plan again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from orchestrator.core.shards import Shard
 class Sending(Struct, frozen=True):
     """An order to send up to `rows` waiting rows to a backend, with the reason.
 
-    The order is for rows that avoid exactly the backends in `avoid`. With `canary`, only canary rows go. A `probe`
-    measures a backend that has not been used for long. `only` has the rows' aliases; None means any.
+    The order is for rows that avoid exactly the backends in `avoid`. With `canary`, only canary rows are sent. A
+    `probe` measures a backend that has not been used for a long time. `only` limits the order to rows of these
+    aliases; None means any alias.
     """
 
     rows: int
@@ -29,7 +30,7 @@ class Sending(Struct, frozen=True):
 class Orders(Struct, frozen=True):
     """Orders for a job's open rows: first reroute shards, then send rows. Plan again at `next_look`.
 
-    From `gives_up_at` on, orch no longer waits for cancelled batches that have not ended.
+    From `gives_up_at`, orch stops waiting for cancelled batches that have not ended.
     """
 
     reroutes: tuple[Shard, ...]

@@ -57,7 +57,7 @@ from orchestrator.store.records import OpenRows
 def first_rows(
     store: Store, config: Config, job: Job, routes: Sequence[Route], now: datetime, only: Aliases | None = None
 ) -> Iterator[FirstRow]:
-    """Yield the rows that are asked before the batches of these routes, with the highest cost of each."""
+    """Yield the rows to send before the batches of these routes, each with its maximum cost."""
     for route in routes if is_wanted(job) else ():
         backend = config.backends[route.backend]
         if route.rows <= FEW_ROWS or not isinstance(backend, HostedBackend):
@@ -83,16 +83,16 @@ def first_rows(
 
 
 def with_first_rows(plan: Plan, rows: tuple[FirstRow, ...]) -> Plan:
-    """Add the rows asked first to a plan. The plan already contains their cost at a batch's half price."""
+    """Add the rows that are sent first to a plan. The plan already contains their cost at a batch's half price."""
     more = sum((one.at_most for one in rows if one.at_most is not None), Decimal(0))
     return replace(plan, first_rows=rows, expected=plan.expected + more / 2, at_most=plan.at_most + more)
 
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
-"""Deadline and target chance of a job that has no deadline."""
+"""Deadline and target chance used for a job without a deadline."""
 LOOK = timedelta(minutes=30)
 QUICK = 2.0
-"""Seconds from the submission of the shortest batch to the poll that finds it finished."""
+"""Minimum seconds between submitting a batch and the poll that finds it finished."""
 
 
 class Planning:
@@ -115,8 +115,8 @@ class Planning:
         """`left` returns what shared budgets leave for a job; None means that no shared budget applies.
 
         With `canary`, only canary rows count; with `only`, only rows of these aliases. `down` maps each backend
-        without a working upstream to the seconds since the last one failed. `memory` caches speeds of earlier nights.
-        `reserved` is the part of the budget that other rows of the job need.
+        without a working upstream to the seconds since the last upstream failed. `memory` caches the speeds of
+        earlier nights. `reserved` is the part of the budget that other rows of the job need.
         """
         self._only = only
         self._reserved = reserved
@@ -131,12 +131,12 @@ class Planning:
 
     @property
     def only(self) -> Aliases | None:
-        """Aliases of the rows that count; None means all."""
+        """Aliases whose rows this view covers; None means all."""
         return self._only
 
     @cached_property
     def work(self) -> list[OpenRows]:
-        """The job's open rows, grouped by whatever decides their cost and backend."""
+        """The job's open rows, grouped by the properties that decide their cost and backend."""
         found = self._store.sizes.open_work(self._job.id, canary=self._canary)
         return [part for part in found if is_of(part.model, self._only)]
 
@@ -145,7 +145,7 @@ class Planning:
         return [one for one in self._store.shards.of_job(self._job.id) if is_of(one.model, self._only)]
 
     def with_work(self, work: list[OpenRows]) -> Self:
-        """Return this view of other rows."""
+        """Return a copy of this view for other rows."""
         other = self._like(canary=self._canary)
         other.work = [part for part in work if is_of(part.model, self._only)]
         return other
@@ -162,7 +162,7 @@ class Planning:
 
     @property
     def options(self) -> list[Option]:
-        """Every backend of orch.toml, with the objection to each."""
+        """All backends of orch.toml, each with an objection if it cannot take the job."""
         return self._prospects.options
 
     def option(self, backend: str) -> Option:
@@ -174,7 +174,7 @@ class Planning:
 
     @cached_property
     def terms(self) -> Terms:
-        """The job's terms, with the rest of its budget."""
+        """The job's terms, with the unspent part of its budget."""
         job, budget = self._job, None
         if job.budget is not None:
             budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id) - self._reserved)
@@ -190,10 +190,10 @@ class Planning:
 
     @property
     def _binding(self) -> Terms:
-        """The job's terms, with the rest of shared budgets too.
+        """The job's terms, with its budget limited by what shared budgets leave.
 
-        If every usable backend is paid by the hour, the budget does not limit the plan: it stops the running job
-        instead.
+        If every usable backend is paid by the hour, the budget does not limit the plan. Instead, orch stops the
+        running job when the budget is used up.
         """
         usable = [self._config.backends[one.backend] for one in self._usable]
         if usable and all(isinstance(one, TimedBackend) for one in usable):
@@ -206,7 +206,7 @@ class Planning:
     # --- as if nothing had been sent
 
     def plan(self) -> Plan:
-        """Plan all open rows as if none had been sent, under the terms of the orders. Submissions print this."""
+        """Plan all open rows as if no row had been sent, under the orders' terms. Submissions print this plan."""
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
         if self._usable and terms.budget != self.terms.budget and not planned.verdict.holds:
@@ -233,8 +233,8 @@ class Planning:
     def is_refused(self, plan: Plan) -> bool:
         """True if known facts show that a plan cannot keep the deadline or the budget.
 
-        Assumptions refuse no job, because running it shows the facts. Prices are facts. The hourly work of our own
-        upstreams is an assumption until measured.
+        An assumption never refuses a job, because running the job shows the facts. Prices are facts. The speed of our
+        own upstreams is an assumption until it has been measured.
         """
         if not self._usable and self._prospects.unbounded:
             return True
@@ -261,7 +261,7 @@ class Planning:
     # --- as the rows are now
 
     def outlook(self) -> Outlook | None:
-        """Return the job's outlook, or None if no backend may take some of its rows."""
+        """Return the job's outlook, or None if some of its rows have no backend."""
         if not self._usable or self._is_stuck:
             return None
         found = self._decision()
@@ -278,7 +278,7 @@ class Planning:
         return self._decision().gives_up_at if self._usable and self._job.deadline_at is not None else None
 
     def orders(self) -> Orders:
-        """Return the orders for now. Raises RefusedError or RequestRefused if no backend takes the rows left."""
+        """Return the current orders. Raises RefusedError or RequestRefused if no backend takes the remaining rows."""
         kept, stuck = list[Sending](), None
         for avoid in self._refused_by:
             try:
@@ -328,7 +328,7 @@ class Planning:
         return planner.choose_probe(rows, self.options, terms, self._now, rule, self._prospects.last_used)
 
     def _sends(self, found: Decision, probe: Probe | None) -> list[Sending]:
-        """Turn a decision's sends into orders. Rerouted rows go to none of the backends that they avoid.
+        """Turn a decision's sends into orders. Rerouted rows never go to a backend that they avoid.
 
         If the budget does not cover the forecast of all rows, or a quota has no room, the decision has no sends. The
         rows then go to the cheapest backend, as far as budget and quota allow.
@@ -355,7 +355,7 @@ class Planning:
         return sends
 
     def of_canary(self) -> Planning:
-        """Return this view, limited to canary rows."""
+        """Return a copy of this view, limited to canary rows."""
         return self._like(canary=True)
 
     def _like(self, *, canary: bool) -> Self:
@@ -365,9 +365,9 @@ class Planning:
         )  # fmt: skip
 
     def first(self, by: datetime | None) -> First | str:
-        """Return the orders for canary rows, or the reason why they would not be back by `by`.
+        """Return the orders for canary rows, or the reason why the canary would not end by `by`.
 
-        The rows go to the fastest backend; a synchronous one is preferred to any batch.
+        The rows go to the fastest backend. A synchronous backend is preferred to any batch.
         """
         if not self._usable:
             return First(self.orders(), ())
@@ -395,7 +395,7 @@ class Planning:
 
     @cached_property
     def _rerouted_from(self) -> set[str]:
-        """Hosted backends whose batches were rerouted. The leftover rows go to no other batch there."""
+        """Hosted backends whose batches were rerouted. The remaining rows get no other batch there."""
         freed = (one for one in self.shards if one.rerouted_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 
@@ -408,7 +408,7 @@ class Planning:
 
     @cached_property
     def _rerouted(self) -> list[tuple[str, ...]]:
-        """Sets of `_avoided` whose rows were rerouted, if a synchronous option can take them."""
+        """Members of `_avoided` whose rows were rerouted and can go to a synchronous backend."""
         rerouted = [avoid for avoid in self._avoided if not self._rerouted_from.isdisjoint(avoid)]
         return [avoid for avoid in rerouted if self._sync_options_for(avoid)]
 
@@ -429,7 +429,7 @@ class Planning:
 
     @cached_property
     def open_rows(self) -> Open:
-        """The job's open rows by location, without rows that a backend has refused."""
+        """The job's open rows by location, without rows refused by a backend."""
         rerouted = sum(self._waiting(avoid) for avoid in self._rerouted)
         shards, by_shard = {shard.id: shard for shard in self.shards}, dict[str, int]()
         for work in self.work:
@@ -451,7 +451,10 @@ class Planning:
         return f"the cheapest of {', '.join(option.backend for option in self._usable)}"
 
     def _sendings_of(self, avoid: tuple[str, ...]) -> list[Sending]:
-        """Return orders for rows that the backends in `avoid` refused. Raises if no other backend may take them."""
+        """Return orders for rows refused by the backends in `avoid`.
+
+        Raises RefusedError or RequestRefused if no other backend can take them.
+        """
         refused = "it refused these rows, has no model for them, or gave them up"
         options = [
             replace(one, objection=one.objection or refused) if one.backend in avoid else one for one in self.options
@@ -467,12 +470,12 @@ class Planning:
         return [Sending(route.rows, route.backend, avoid, route.reason) for route in plan.routes]
 
     def has_other_than(self, *backends: str) -> bool:
-        """True if another backend may take rows that these backends give up."""
+        """True if another backend may take rows given up by these backends."""
         against = objections(self._config, self._job, only=self._only)
         return any(name not in backends and name not in against for name in self._config.backends)
 
     def may_take(self, shard: Shard) -> bool:
-        """True if a shard's backend may still take it. Since the plan, orch.toml may have changed."""
+        """True if a shard may still go to its backend. orch.toml may have changed since the plan."""
         backend = self._config.backends.get(shard.backend)
         is_local_only = (spec := spec_of(self._job)) is not None and spec.allow.location == "local"
         return backend is not None and (not is_local_only or backend.location == "local")

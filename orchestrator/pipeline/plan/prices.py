@@ -41,8 +41,8 @@ _NOTHING = Price(Decimal(0), "paid by the token")
 class ByTime(Struct, frozen=True):
     """Prices of upstreams paid by the hour.
 
-    If each GPU costs `cost_per_hour`, `sizes` has the GPUs of each model's engine. If engines cost different amounts,
-    `prices` has the hourly cost by model, and `cost_per_hour` is the highest.
+    If all GPUs cost `cost_per_hour`, `sizes` has the number of GPUs of each model's engine. If engines cost different
+    amounts, `prices` has the hourly cost by model, and `cost_per_hour` is the highest.
     """
 
     cost_per_hour: Decimal | None
@@ -69,7 +69,7 @@ class ByTime(Struct, frozen=True):
         return per_hour((self.prices or {}).get(model, self.cost_per_hour))
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
-        """Return None: the seconds that these tokens take are unknown beforehand."""
+        """Return None. The time that these tokens take is not known in advance."""
         return None
 
     def synchronous(self) -> ByTime:
@@ -82,7 +82,7 @@ class ByTime(Struct, frozen=True):
 
 
 class ByToken(Struct, frozen=True):
-    """Prices of a provider's rows: at the tier that a synchronous answer names, else at `tier`."""
+    """Prices of a provider's rows, by the tier that a synchronous answer names, else by `tier`."""
 
     provider: str | None
     tier: Tier
@@ -99,7 +99,7 @@ class ByToken(Struct, frozen=True):
             )
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
-        """Price attempts of unknown outcome as if the provider billed all of them."""
+        """Price attempts of unknown outcome as if the provider bills them all."""
         with _TOLD:
             one = self._rates(model).price(usage)
         return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
@@ -109,7 +109,7 @@ class ByToken(Struct, frozen=True):
         return _NOTHING
 
     def known(self, model: str, endpoint: str) -> str:
-        """Describe the cost of a million tokens. Raises UsageError if it is unknown."""
+        """Describe the cost of a million tokens. Raises UsageError if the price is unknown."""
         with _TOLD:
             found = self._rates(model)
             found.check(endpoint)
@@ -143,7 +143,7 @@ class _Told:
     """Turns an unknown price into a UsageError: the job is not at fault, and waits until orch.toml states a price."""
 
     def __enter__(self) -> None:
-        """Begin the block; a context manager made from a generator would take ten times as long."""
+        """Enter the block without doing anything. A generator-based context manager would take ten times as long."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if isinstance(error, InputError):
@@ -203,13 +203,13 @@ def _rates(rates: config.RateSettings) -> TokenRates:
 
 
 INPUT_MARGIN, ASSUMED_OUTPUT_MARGIN = 1.15, 1.08
-"""Upper bounds (95 %) of a job's prompts and of answers of assumed length, as multiples of the estimates."""
+"""Upper bounds (95 %) as multiples of the estimates: for a job's prompts, and for answers of assumed length."""
 ENOUGH_ROWS = 10
-"""Number of observed answers at which observed and assumed lengths weigh the same."""
+"""Number of observed answers after which observed and assumed lengths have equal weight."""
 
 
 class Shape(Struct, frozen=True):
-    """Similar rows, with the estimated mean tokens of a prompt and of an answer.
+    """A group of similar rows, with the estimated mean tokens of a prompt and of an answer.
 
     `most_output` is the upper bound (95 %) of the mean answer.
     """
@@ -232,7 +232,9 @@ class Shape(Struct, frozen=True):
         return cls(rows, model, fed, mean, sum(many * _most(lengths, rows) for many, _, lengths in parts) / rows)
 
     def cost(self, prices: Prices, model: str) -> Cost:
-        """Return the cost of one row; `model` is the backend's name for it. Raises UsageError without a price."""
+        """Return the cost of one row. `model` is the backend's name for the model. Raises UsageError without a
+        price.
+        """
         usual = Usage(input_tokens=round(self.input_tokens), output_tokens=round(self.output_tokens))
         fed, told = math.ceil(self.input_tokens * INPUT_MARGIN), math.ceil(self.most_output)
         most = Usage(input_tokens=fed, output_tokens=told)
@@ -240,7 +242,7 @@ class Shape(Struct, frozen=True):
 
 
 def _most(lengths: Lengths, rows: int) -> float:
-    """Return the 95 % bound of the mean answer of this many rows. A guessed length is not raised."""
+    """Return the upper bound (95 %) of the mean answer of this many rows. A guessed length is returned unchanged."""
     seen = lengths.seen / (lengths.seen + ENOUGH_ROWS)
     assumed = min(ASSUMED_OUTPUT_MARGIN * lengths.mean, lengths.p95)
     return seen * lengths.mean_p95(rows) + (1.0 - seen) * max(lengths.mean, assumed)
@@ -253,7 +255,7 @@ def _price(prices: Prices, model: str, usage: Usage) -> Decimal:
 
 
 def going_on(runs: Sequence[Mapping[str, int]], rung: str) -> list[tuple[int, int]]:
-    """Return, for each run, the rows of the rung's alias and how many of them reached the rung."""
+    """Return two counts for each run: rows of the rung's alias, and those of them that reached the rung."""
     alias, number = rung_of(rung)
     found = []
     for reached in runs:

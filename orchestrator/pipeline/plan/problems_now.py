@@ -1,6 +1,6 @@
-"""Current problems of backends that may take a job: no answer, a missing model or a missing key.
+"""Current problems of backends that may take a job: no response, a missing model or a missing key.
 
-orch requests the list of models from all backends at once and waits a few seconds. Nothing is spent.
+orch requests the model lists of all backends at the same time and waits a few seconds. This costs nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_MODEL = "default"
 
 
 def problems_now(config: Config, job: Job) -> dict[str, str]:
-    """Return the current problem of each backend that may take the job, in the order of orch.toml."""
+    """Return the current problems of backends that may take the job, in the order of orch.toml."""
     against = objections(config, job)
     names = [name for name in config.backends if name not in against]
     found: dict[str, str | None] = {}
@@ -52,9 +52,9 @@ def problems_now(config: Config, job: Job) -> dict[str, str]:
 
 
 def missing_keys(config: Config, job: Job, environ: Mapping[str, str]) -> dict[str, str]:
-    """Map each backend whose key is not set in this environment to a sentence with a hint.
+    """Return a sentence with a hint for each backend whose key is not set in this environment.
 
-    Only backends that may take the job count.
+    Only backends that may take the job are checked.
     """
     against, missing = objections(config, job), {}
     for name, backend in config.backends.items():

@@ -24,7 +24,7 @@ class Samples:
         self._noted: dict[tuple[str, str], datetime] = {}
 
     def take(self, job: Job, shards: Sequence[Shard], is_own: Callable[[Shard], bool], now: datetime) -> None:
-        """Sample a job's progress at each of our own backends that works on it and is due."""
+        """Sample a job's progress at each of our own backends that has its rows and is due."""
         at = {shard.backend for shard in shards if shard.state is ShardState.SUBMITTED and is_own(shard)}
         due = [name for name in sorted(at) if self._is_due(job, name, now)]
         self._store.observations.note(_progress(job, name, shards, now, self._health(name)) for name in due)
@@ -55,6 +55,6 @@ def _progress(
 
 
 def _left(shard: Shard, health: Mapping[str, Any] | None) -> int:
-    """Return the rows that the engine may be working on. Rows in back-off say nothing about its speed."""
+    """Return how many rows the engine may be working on. Rows in back-off do not count: they show no speed."""
     left = unfinished(shard, shard.rows)
     return left if health is None else left - rows_in_back_off(health, shard.batch_id, left)

@@ -1,4 +1,4 @@
-"""Times at which jobs are planned again. They are kept in memory: after a restart, every job is planned."""
+"""Times at which jobs are planned again. They are kept in memory: after a restart, every job is planned again."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ReplanTimer:
     def is_due(
         self, job: Job, now: datetime, *, waiting: bool, moved: bool, trouble: frozenset[str] = frozenset()
     ) -> bool:
-        """True if a job should be planned now: new rows wait, its terms changed, or its time has come.
+        """True if a job should be planned now: new rows wait, its terms changed, or its planning time has come.
 
-        Backends in `trouble` take no rows or do not answer; a change of this set also counts. A job without a
-        deadline is planned only after such changes and while its rows wait.
+        `trouble` names the backends that take no rows or do not answer; a change in it also triggers planning. A job
+        without a deadline is planned only after these changes and while its rows wait.
         """
         known = self._next.get(job.id)
         if waiting and (moved or known is None):

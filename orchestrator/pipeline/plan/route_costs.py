@@ -1,7 +1,7 @@
 """Options of the planner: the cost and duration of a job's rows at each backend.
 
-Costs and durations follow from prices, earlier jobs, quotas and rows of other jobs. The store, orch.toml and the
-profiles have them.
+They are computed from prices, earlier jobs, quotas and rows of other jobs. These facts come from the store, orch.toml
+and the profiles.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ from orchestrator.store import Store
 from orchestrator.store.records import OpenRows
 
 RUNS = 10
-"""Maximum number of earlier runs of a job file that its answer lengths are learned from."""
+"""Maximum number of earlier runs of a job file used to learn its answer lengths."""
 UNBOUNDED_OUTPUT = 4096
 """Assumed tokens of an answer without `max_tokens`.
 
-A job with a budget sends no such rows to backends paid by the token.
+A job with a budget never sends rows without `max_tokens` to backends paid by the token.
 """
 DAY = 86_400
 P95 = 1.645
 FREE = Cost(Decimal(0), Decimal(0))
 REMEMBERED = timedelta(days=30)
-"""Age up to which engine progress counts."""
+"""Maximum age of the engine progress that is used."""
 
 
 class Prospects:
@@ -88,7 +88,7 @@ class Prospects:
         memory: ObservationMemory,
         only: Aliases | None = None,
     ) -> None:
-        """`down` maps each backend to the seconds that it has had no working upstream.
+        """`down` maps each backend without a working upstream to the seconds since the last upstream failed.
 
         With `only`, only rows of these aliases count.
         """
@@ -110,7 +110,7 @@ class Prospects:
 
     @cached_property
     def shapes(self) -> list[Shape]:
-        """The unfinished open rows, by model."""
+        """The shapes of open rows that no engine has finished, by model."""
         parts: dict[str, list[tuple[int, float, Lengths]]] = {}
         for part in self._left:
             fed = part.bytes * self._density(part) / part.rows
@@ -119,7 +119,7 @@ class Prospects:
 
     @cached_property
     def _left(self) -> Sequence[OpenRows]:
-        """The open rows that no engine has finished yet. Engines work through a batch in its order."""
+        """The open rows that no engine has finished yet. Engines process a batch in order."""
         own = [name for name, backend in self._config.backends.items() if isinstance(backend, OwnServer)]
         seen = (shard for name in own for shard in self._sight(name).shards)
         mine = [shard for shard in seen if shard.job_id == self._job.id and is_of(shard.model, self._only)]
@@ -134,7 +134,7 @@ class Prospects:
         return [run.id for run in self._store.jobs.of_series(self._job.series)[:RUNS]]
 
     def lengths(self, part: OpenRows) -> Lengths:
-        """Return the expected length of answers to a task's rows, learned from earlier runs of the job file."""
+        """Return the expected answer lengths of a task's rows, learned from earlier runs of the job file."""
         most = part.max_output // part.rows if part.max_output is not None else UNBOUNDED_OUTPUT
         key = (part.task, part.prompt_version)
         if key not in self._seen_lengths:
@@ -150,7 +150,7 @@ class Prospects:
 
     @cached_property
     def options(self) -> list[Option]:
-        """Every backend of orch.toml, with the objection for this job if one exists."""
+        """All backends of orch.toml, each with an objection if it cannot take this job."""
         against = self._objections
         given_up = self._given_up
         if any(name not in against and name not in given_up for name in self._config.backends):
@@ -252,20 +252,20 @@ class Prospects:
 
     @cached_property
     def last_used(self) -> Mapping[str, datetime]:
-        """Times at which backends last had rows. Backends that never had rows are missing."""
+        """Times at which backends last had rows. Backends that were never used are missing."""
         seen = {name: observations.last_used(self._sight(name), self._now) for name in self._config.backends}
         return {name: at for name, at in seen.items() if at is not None}
 
     @cached_property
     def cancels(self) -> Mapping[str, float]:
-        """Maximum seconds until a rerouted batch's rows are free, by backend."""
+        """Maximum seconds until a rerouted batch releases its rows, by backend."""
         return {option.backend: option.cancel_seconds for option in self.options}
 
     # --- other jobs
 
     @cached_property
     def _others(self) -> list[Job]:
-        """Unfinished jobs of the home whose rows an engine does before this job's rows."""
+        """Unfinished jobs of the home whose rows an engine processes before this job's rows."""
         jobs = [job for job in self._store.jobs.unfinished(self._job.home) if job.built_at is not None]
         first = observations.goes_first(jobs, self._job, self._now)
         return [job for job in jobs if job.id in first]
@@ -281,20 +281,20 @@ class Prospects:
 
     @cached_property
     def later(self) -> int:
-        """Expected number of rows that do not exist yet: later parts of long documents, and answers asked again."""
+        """Expected number of rows not created yet: later parts of long documents, and re-asked answers."""
         made = self._store.observations.unmade(self._job.id) if self._has_long_tasks else 0
         again = observations.reask_share(self._store.observations.reasked(self._runs))
         return made + int(again * (self.rows + made) + 0.5)
 
     @property
     def _has_long_tasks(self) -> bool:
-        """False if `only` excludes every model that reduces the answers to a document's parts."""
+        """True unless `only` excludes every model that combines the answers about a document's parts."""
         long = (task.long.reduce_model or task.model for task in tasks_of(self._job) if task.long is not None)
         return self._only is None or any(alias in self._only for alias in long)
 
     @cached_property
     def later_cost(self) -> Cost | None:
-        """Cost of one `later` row, which a stronger model may answer. None if it costs as much as an open row."""
+        """Cost of one `later` row, which may go to a stronger model. None if it costs the same as an open row."""
         models = models_of(self._config, self._job)
         # Counting the tokens of `shapes` loads a vocabulary, so it is done only if a stronger model may be asked.
         if not any(above(part.model, models) for part in self._open):
@@ -325,7 +325,7 @@ class Prospects:
 
     @cached_property
     def margin(self) -> float:
-        """Seconds that the job may need after its last answer to be finished."""
+        """Seconds that finishing the job may take after its last answer."""
         finishes = self._store.observations.finishes(self._job.home)
         return observations.finish_seconds(finishes, self.rows, self._now)
 
@@ -359,7 +359,7 @@ class Prospects:
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
-        """Return how many rows a backend's tightest quota takes (None: no limit), and other jobs' rows in it."""
+        """Return the rows that a backend's tightest quota takes (None: no limit), and other jobs' rows in it."""
         rooms = []
         for shape in self.shapes:
             learned = quota.current(self._store.limits.of(name, shape.model), self._now)
@@ -455,9 +455,9 @@ def _time_cost(prices: Prices, pace: forecast.Pace, upstreams: int) -> Cost:
 def seconds_of(
     option: Option, rows: int, chance: float, back: int = 0, job: Open | None = None, now: datetime | None = None
 ) -> float:
-    """Return the seconds that these rows take at a backend, with this chance; a day at most.
+    """Return the seconds that these rows take at a backend with this probability; at most a day.
 
-    A further `back` rows of `job` return from batches that are being cancelled `now`.
+    Another `back` rows of `job` return from batches that are being cancelled at `now`.
     """
     if isinstance(option, BatchOption):
         return min(DAY, option.turnaround.within(chance))

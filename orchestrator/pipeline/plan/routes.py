@@ -1,4 +1,4 @@
-"""Backends that may take a job's rows according to orch.toml and the job file, and their names for its models."""
+"""Backends that may take a job's rows by orch.toml and the job file, and their names for its models."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names])
 
 
 def _check_rungs(config: Config, job: Job) -> None:
-    """Raise an error for a model of a list that no backend has: it would be skipped silently.
+    """Raise an error for a listed model that no backend has, because it would be skipped silently.
 
-    A list of models for a task with vectors is an error too, as vectors of different models cannot be compared.
+    A list of models for a task with vectors is an error too, because vectors of different models cannot be compared.
     """
     declared = _declared(config, job)
     for task in tasks_of(job):
@@ -118,9 +118,9 @@ def _spelled(job: Job, alias: str, backend: str, model: str) -> str:
 def eligibility_of(
     config: Config, job: Job, refused: Refused = nothing_refused, only: Aliases | None = None
 ) -> Eligibility:
-    """Return the backends that may take a job's rows, and objections to the others; `refused` returns past refusals.
+    """Return the backends that may take a job's rows, and objections to the others.
 
-    With `only`, only rows of these aliases count.
+    `refused` returns the fields that a backend has refused. With `only`, only rows of these aliases count.
     """
     models = models_of(config, job)
     aliases, uses, asked = set[str](), set[tuple[str, str]](), list[Task]()
@@ -153,9 +153,9 @@ def eligibility_of(
 
 
 def lots_of(config: Config, job: Job) -> tuple[Aliases, ...]:
-    """Return a job's aliases grouped by the backends that have their models, if no backend has all of them.
+    """Return a job's aliases, grouped by the backends that have their models.
 
-    Empty if one backend may take all rows, or if an alias has no backend.
+    The result is empty if one backend may take all rows, or if an alias has no backend.
     """
     models, lots = models_of(config, job), dict[frozenset[str], set[str]]()
     for alias in {alias for task in asked_tasks(job) for alias in task.aliases.values()}:
@@ -174,7 +174,7 @@ def asked_tasks(job: Job) -> list[Task]:
 
 
 def named_models(config: Config, backend: str) -> list[str]:
-    """Return a backend's names for the models that orch.toml has aliases for."""
+    """Return a backend's names for all models that have an alias in orch.toml."""
     models = expand(config.models, config.backends)
     found = {resolve_model(alias, backend, models) for alias in models}
     return sorted(model for model in found if model is not None)
@@ -216,7 +216,7 @@ def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
 
 
 def unpriced(config: Config, job: Job, found: Eligibility) -> dict[str, str]:
-    """Return the objections to backends that lack a model's price. Each states where the model's name is written."""
+    """Return objections to backends without a price for a model. Each states where the model's name is written."""
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
     declared, models, told = _declared(config, job), models_of(config, job), dict[str, str]()
     for backend, model in found.unpriced.items():
@@ -254,9 +254,9 @@ def check_eligible(config: Config, job: Job) -> None:
 
 
 def _check_names_of_backends(config: Config, job: Job) -> None:
-    """Raise InputError if a task's alias has a setting or a misspelt backend where a backend's name belongs.
+    """Raise InputError if a task's alias has a setting or a misspelled backend in place of a backend's name.
 
-    Other unknown names may be backends of another machine.
+    Other unknown names are accepted: they may be backends of another machine.
     """
     models, known = models_of(config, job), config.backends
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
@@ -374,7 +374,7 @@ def _example(backend: Backend) -> str:
 def why_not(
     store: Store, config: Config, job: Job, avoid: tuple[str, ...], options: Sequence[Option]
 ) -> RefusedError | RequestRefused:
-    """Return the error for rows that avoid some backends and that no other backend takes."""
+    """Return the error for rows that no backend takes: they avoid some backends, and the others have objections."""
     holds = [hold for hold in store.holds.of(job.id) if hold.backend in avoid]
     if not holds:
         objections = "; ".join(f"{option.backend}: {option.objection}" for option in options)
@@ -407,9 +407,9 @@ def request_refused(config: Config, job: Job, holds: Sequence[RefusalHold]) -> R
 
 
 def _refused_place(config: Config, job: Job, hold: RefusalHold) -> str:
-    """Return the file and line of a model's name that the backend does not know.
+    """Return the file and line of a model's name if the backend does not know the model.
 
-    For other refusals, name what to correct.
+    For other refusals, return what to correct.
     """
     alias = rung_of(hold.model)[0]
     names = _declared(config, job).get(alias)

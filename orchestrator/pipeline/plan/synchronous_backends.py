@@ -1,4 +1,4 @@
-"""Synchronous backends that can answer a row now."""
+"""Synchronous backends that can answer a row immediately."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBac
 from orchestrator.settings.config import Config
 
 AT_ONCE = "at_once"
-"""Job option with the only backends that may be asked, for a job that a person waits for."""
+"""Job option: the only backends that may be asked, for a job that a person waits for."""
 PROBE_SECONDS = 3.0
 
 
 class AtOnce(Struct, frozen=True):
-    """Backends that answer while a person waits, and the reasons against the others.
+    """Backends that can answer while a person waits, and the reason against each other backend.
 
-    `may_pass` is true if a reason may be temporary. `starts` has the backends whose engines may have to start first.
-    `hint` says what to add to orch.toml if it has no such backend.
+    `may_pass` is true if a reason may be temporary. `starts` names the backends whose engines may have to start
+    first. `hint` says what to add to orch.toml if it has no suitable backend.
     """
 
     names: tuple[str, ...]
@@ -30,7 +30,7 @@ class AtOnce(Struct, frozen=True):
 
 
 def at_once(config: Config, wanted: str | None = None) -> AtOnce:
-    """Probe every synchronous backend of orch.toml. Nothing is spent.
+    """Probe every synchronous backend of orch.toml. This costs nothing.
 
     Engines that orch starts are used only if no other backend answers, or if `wanted` names their backend.
     """

@@ -1,4 +1,4 @@
-"""Prompt tokens per byte of a job's request lines: billed in earlier runs, or counted in a sample."""
+"""Prompt tokens per byte of a job's request lines, from billed tokens of earlier runs or a counted sample."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from orchestrator.store import Store
 
 ENOUGH_ROWS = 20
 MOST_OF_PICTURES = 64_000_000
-"""Maximum bytes read of a line with pictures, which have few tokens per byte and cannot be counted in part."""
+"""Maximum bytes read of a line with pictures. They have few tokens per byte and cannot be counted in part."""
 SAMPLE_ROWS = 16
 SAMPLE_BYTES = 200_000
-"""Maximum bytes of a sample in total. Counting them takes a tenth of a second."""
+"""Maximum total bytes of a sample. Counting its tokens takes a tenth of a second."""
 
 _COUNTED: WeakKeyDictionary[Store, dict[tuple[JobId, str], float]] = WeakKeyDictionary()
-"""Token densities by job and task. A job's lines never change, so they are counted once while the store is open."""
+"""Token densities by job and task. A job's lines never change, so each density is computed once per open store."""
 
 
 def density(store: Store, home: Home, job: Job, runs: Sequence[JobId], task: str, prompt_version: str) -> float:
-    """Return the prompt tokens per byte of the lines that ask a task.
+    """Return the prompt tokens per byte of a task's lines.
 
-    The density comes from the tokens billed in earlier runs of the job file, if these suffice. Otherwise a sample is
-    counted with o200k: exact for OpenAI's newer models, an estimate for others.
+    The density comes from the tokens billed in earlier runs of the job file, if there are enough. Otherwise a sample
+    is counted with o200k: exact for OpenAI's newer models, an estimate for others.
     """
     rows, billed, size = store.sizes.prompt_sizes(runs, task, prompt_version)
     if rows >= ENOUGH_ROWS:
@@ -100,7 +100,7 @@ def _pictures(line: bytes) -> Iterator[bytes]:
 
 
 def _strings(value: Any) -> list[str]:
-    """Return the strings in a value; for a message, its content but not its role."""
+    """Return the strings in a value. Of a message, the content is included but not the role."""
     match value:
         case str():
             return [value]

@@ -1,4 +1,4 @@
-"""Combinations of request fields in a job's waiting rows that their models at a backend have never answered."""
+"""Sets of request fields in a job's waiting rows that their model at a backend has never answered."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from orchestrator.store import Store
 from orchestrator.store.records import SampleRow
 
 MOST_READ = 10_000
-"""Maximum number of rows read from a batch file: each row may have other fields."""
+"""Maximum number of rows read from a batch file, where each row may have different fields."""
 MOST_ASKED = 10
-"""Maximum number of field sets asked at a time. Sets with the most rows come first."""
+"""Maximum number of field sets asked at a time. Field sets with the most rows come first."""
 
 
 class Unproven(Struct, frozen=True):
     """A field set that a model has never answered, with the smallest row that has these fields.
 
-    `model` is the backend's name for the model, `endpoint` the endpoint that is asked.
+    `model` is the backend's name for the model; `endpoint` is the endpoint to ask.
     """
 
     row: SampleRow
@@ -59,7 +59,7 @@ def unproven(
     canary: bool = False,
     only: Collection[str] | None = None,
 ) -> list[Unproven]:
-    """Return the field sets of a job's waiting rows that their models at a backend have never answered.
+    """Return the field sets of a job's waiting rows that their model at a backend has never answered.
 
     With `only`, only rows of these aliases count.
     """
@@ -82,7 +82,7 @@ def unproven(
 
 
 class RowKinds:
-    """The field sets of rows as they are sent to one backend."""
+    """Field sets of rows, in the form in which they are sent to one backend."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class RowKinds:
         return one.fields in self._proven[key]
 
     def _answered_earlier(self, one: Unproven) -> frozenset[str]:
-        """Return the field sets answered in batches of an older version, which did not record them."""
+        """Return the field sets answered in batches of an older version of orch, which did not record them."""
         found = set[str]()
         for row in self._store.proofs.earlier_answers(self._backend, one.row.endpoint, one.row.model):
             if (job := self._store.jobs.find(row.job_id)) is not None:
@@ -139,7 +139,7 @@ class RowKinds:
 
 
 def is_priced(prices: Prices, one: Unproven) -> bool:
-    """True if the price of a synchronous answer is known. A row without a price is never sent ahead."""
+    """True if the price of a synchronous answer is known. A row without a known price is never sent first."""
     try:
         prices.synchronous().known(one.model, one.endpoint)
     except UsageError:

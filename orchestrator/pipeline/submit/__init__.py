@@ -1,1 +1,1 @@
-"""Submission: rows become shards and batches, as far as budgets, quotas and the canary allow."""
+"""Submission: turns rows into shards and batches, as far as budgets, quotas and the canary allow."""

@@ -1,9 +1,9 @@
-"""Unknown batches that carry shards of our jobs, because the store is older than the state of the backends.
+"""Unknown batches with shards of our jobs, found because the store is older than the state of the backends.
 
-A backup was restored, a snapshot was started, or a database lost its newest commits. So before a process creates its
-first batch at a backend, it lists all batches of the home's unfinished jobs once. Their rows are paid for, so the
-batches are adopted instead of sent again. If a backend's batches carry no ids, orch lists them only if the store may
-lack the last one. `create_once` handles a create request that was cut off.
+This happens after a backup was restored, a snapshot was started, or a database lost its newest commits. So before a
+process creates its first batch at a backend, it lists all batches of the home's unfinished jobs once. Their rows are
+paid for, so the batches are adopted instead of sent again. If a backend's batches carry no ids, orch lists them only
+if the store may lack the last batch. `create_once` handles a create request that was cut off.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ log = logging.getLogger(__name__)
 
 CHUNK = 500
 NEWEST = 100
-"""Number of newest jobs that are searched for the last job that was sent."""
+"""Number of newest jobs among which orch looks for the last job that was sent."""
 ASKED_ABOUT = "lost_batches"
-"""Job option: batches with lost answers that a person was asked about and has not decided yet."""
+"""Job option: batches with lost answers for which a person was asked to consent and has not decided yet."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 
 
 class UnknownBatches:
-    """Finds and adopts unknown batches. Created at the start of a process.
+    """Finds and adopts unknown batches. Created when a process starts.
 
-    A job newer than the process has no unknown batches itself, but a forgotten job may have asked its rows.
+    A job newer than the process has no unknown batches of its own. But a forgotten job may have asked for the same
+    rows.
     """
 
     def __init__(self, store: Store, home: Home, now: Callable[[], datetime], lines: Lines) -> None:
-        """`lines` returns the digest of each request of a shard as it would be sent, by custom_id."""
+        """`lines` returns, by custom_id, the digest of each request of a shard in the form in which it is sent."""
         self._store = store
         self._home = home
         self._now = now
@@ -70,9 +71,9 @@ class UnknownBatches:
     ) -> list[str]:
         """Adopt a job's unknown batches at a backend that contain waiting rows. Return a message about each.
 
-        `shard` is about to be sent, and `model` is the backend's name for its model. `dissolve` gives up an unsent
-        shard. Raises BackendError while the unknown batches cannot be listed. Raises RefusedError if the answers of a
-        batch are gone and no user has agreed to pay for them again.
+        `shard` is about to be sent, and `model` is the backend's name for its model. `dissolve` gives up a shard that
+        was not sent. Raises BackendError while the unknown batches cannot be listed. Raises RefusedError if the
+        answers of a batch are gone and no person has agreed to pay for them again.
         """
         if job.created_at > self._began and (handle.is_own or self._last_known is None):
             return []
@@ -104,7 +105,7 @@ class UnknownBatches:
         return done
 
     def undecided(self, job: Job, handle: BackendHandle) -> str | None:
-        """Return why a job's rows wait for a running batch that may have them, or None."""
+        """Return why a job's rows wait for a running batch that may contain them, or None."""
         listing = self._listings.get(handle.name)
         if listing is None or job.id in listing.resigned or not (undecided := self._undecided(listing)):
             return None
@@ -116,12 +117,12 @@ class UnknownBatches:
         return f"batch {batch.id} of {rows} runs at {handle.name}: only its end shows who owns it"
 
     def is_due(self, handle: BackendHandle) -> bool:
-        """True if it is time to read the batches without a known owner again."""
+        """True if it is time to read again the batches without a known owner."""
         at = self._listings[handle.name].look_at
         return at is None or self._now() >= at
 
     def resign(self, job: Job, handle: BackendHandle) -> None:
-        """Stop waiting for the batches that may have rows of a job."""
+        """Stop waiting for running batches that may contain rows of a job."""
         self._listings[handle.name].resigned.add(job.id)
         log.warning("%s: not known whose batches run at %s; rows are sent for the deadline", job.id, handle.name)
 
@@ -228,10 +229,10 @@ class UnknownBatches:
         )
 
     def _find_last_known(self) -> datetime | None:
-        """Return the creation time of the newest job that was sent. If no job was sent, return the home's creation
-        time.
+        """Return the creation time of the newest job that was sent.
 
-        None if the home is new: the store knows every job that has a folder.
+        If no job was sent but the home has folders of jobs that the store lacks, return the home's creation time.
+        Otherwise return the creation time of the oldest known job, or None if there is none.
         """
         jobs = self._store.jobs.newest(NEWEST)
         earlier = [one for one in jobs if one.created_at <= self._began]
@@ -258,10 +259,10 @@ class UnknownBatches:
         read: list[tuple[RemoteBatch, SentLines]],
         dissolve: Callable[[Shard, str], None],
     ) -> list[tuple[RemoteBatch, str]]:
-        """Take over batches of forgotten or ended jobs that ask waiting rows. Return each batch with a message.
+        """Take over batches of forgotten or ended jobs that contain waiting rows. Return each batch with a message.
 
-        Another job may have a batch in which none of these rows has its own id. Such a batch is taken only if all of
-        its rows match.
+        A batch in which no row has the same id may belong to another job. It is taken over only if all of its rows
+        match.
         """
         if not read:
             return []
@@ -309,11 +310,10 @@ class UnknownBatches:
     def _repaid_unread(
         self, job: Job, shard: Shard, model: str, handle: BackendHandle, batch: RemoteBatch
     ) -> str | None:
-        """Return a message about the agreement to repay a batch whose lines cannot be read. None if it belongs to
-        another job.
+        """Return a message about the consent to pay again for a batch whose lines cannot be read.
 
-        A batch of a job with the same name needs consent, unless the store shows that it has other rows. Raises
-        RefusedError.
+        Return None if the batch belongs to another job. A batch of a job with the same name needs consent, unless the
+        store shows that it has other rows. Raises RefusedError.
         """
         if not handle.profile.tells_shards:
             is_gone = any(problem.code == BATCH_GONE for problem in batch.problems)
@@ -396,7 +396,7 @@ class UnknownBatches:
         )
 
     def _is_lost(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
-        """True if a batch has ended and every file with its answers is gone, not just late."""
+        """True if a batch has ended and all files with its answers are gone, not just late."""
         over_for = batch.ago(batch.over_at) or (None if batch.over_at is None else self._now() - batch.over_at)
         if over_for is not None and over_for < lost_answers.LATEST_FILES:
             return False
@@ -411,9 +411,10 @@ def _asked_about(job: Job) -> list[str]:
 
 
 def _is_told_by_requests(job: Job, handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if only a batch's requests show which rows it has.
+    """True if only the requests in a batch show which rows it has.
 
-    Either its backend stores no ids, or the job was built later: other documents may then have the same ids.
+    This holds if its backend stores no row ids. It also holds if the job was built after the batch: other documents
+    may then have the same ids.
     """
     is_built_later = job.built_at is not None and batch.created_at is not None and batch.created_at < job.built_at
     return not handle.profile.names_rows or (handle.profile.reads_inputs and is_built_later)

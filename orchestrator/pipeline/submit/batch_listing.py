@@ -1,4 +1,4 @@
-"""A backend's list of batches, and the check that the store has the last batch created there."""
+"""A backend's list of batches, and the check that the store has the batch created there last."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 CLOCK_SLACK = 60.0
-"""Seconds by which the clocks of the home's disk and of this machine may differ."""
+"""Seconds by which the clock of the home's disk may differ from this machine's clock."""
 EVER = datetime(1970, 1, 1, tzinfo=UTC)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _LastCreate(msgspec.Struct):
-    """A shard whose batch is about to be created. `written_at` (Unix seconds) and `boot` date the note."""
+    """Note about a shard whose batch is about to be created. `written_at` (Unix seconds) and `boot` date the note."""
 
     shard: str
     intended_at: datetime
@@ -42,7 +42,7 @@ class _LastCreate(msgspec.Struct):
 def note_last_create(home: Home, shard: Shard) -> None:
     """Record in the home that a shard's batch is about to be created. Raises StorageError.
 
-    A store without that batch is older than this note.
+    A store that lacks this batch is older than the note.
     """
     note = _LastCreate(shard.id, shard.intended_at or shard.created_at, time.time(), _boot())
     path = _path(home, shard.backend)
@@ -54,9 +54,9 @@ def note_last_create(home: Home, shard: Shard) -> None:
 
 
 def has_last_create(store: Store, home: Home, backend: str) -> bool:
-    """True if the store surely has the last batch that this home created at a backend.
+    """True if the store certainly has the last batch that this home created at a backend.
 
-    A backup or a snapshot may have been restored with an older note. So a note that was copied, or written during an
+    An older note may have been restored with a backup or a snapshot. So a note that was copied, or written during an
     earlier boot of the machine, proves nothing.
     """
     path = _path(home, backend)
@@ -86,13 +86,13 @@ def _boot() -> str:
 NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
 LOOKED_FOR = timedelta(hours=1)
-"""Maximum time that rows wait for a failing list."""
+"""Maximum time that rows wait while a backend's list of batches fails."""
 SHARE_OF_TIME = 10
-"""Rows wait for a failing list for at most this fraction (1/N) of the time until the job's deadline."""
+"""Divisor of the time until the job's deadline: rows wait for a failing list at most that fraction of it."""
 
 
 class BatchListing(Struct):
-    """Result of a backend's list, or the time since which the list fails.
+    """Unknown batches in a backend's list, or the time since which listing fails.
 
     `unknown` has the batches of jobs in the store, `forgotten` those of jobs that the store lacks. `unowned` batches
     have no known owner, and are read again at `look_at`. Jobs in `resigned` do not wait for that.
@@ -110,7 +110,7 @@ class BatchListing(Struct):
     pause: timedelta = FIRST_PAUSE
 
     def is_over(self, job: Job, now: datetime) -> bool:
-        """True if the list has failed for too long to wait for it."""
+        """True if the list has failed for so long that the job should stop waiting for it."""
         since = self.failing_since or now
         longest = LOOKED_FOR
         if job.deadline_at is not None:
@@ -120,7 +120,9 @@ class BatchListing(Struct):
     def fill(
         self, store: Store, home: Home, handle: BackendHandle, last_known: datetime | None, now: datetime
     ) -> None:
-        """List once for all waiting shards. A failed list is repeated after a pause. Raises BackendError."""
+        """List the batches once for all waiting shards. A failed list is retried after a pause. Raises
+        BackendError.
+        """
         if self.error is not None and self.again_at is not None and now < self.again_at:
             raise self.error
         identity = home.identity()
@@ -139,9 +141,10 @@ class BatchListing(Struct):
         self.unknown = unknown
 
     def confirmed(self, handle: BackendHandle, batch: RemoteBatch, job: Job, now: datetime) -> RemoteBatch:
-        """Return the current state of a listed batch. If the backend does not know its id, the list is wrong.
+        """Return the current state of a listed batch.
 
-        Raises BackendError then, and the list is read again, as long as orch waits for a failing list.
+        Raises BackendError if the backend does not know the batch by its id. The list is then wrong, and is read
+        again. Once `is_over`, the batch is returned as listed.
         """
         current = handle.api.retrieve(batch.id)
         if current is None and self.is_over(job, now):
@@ -178,7 +181,7 @@ class BatchListing(Struct):
 
 
 def job_of(batch: RemoteBatch) -> JobId:
-    """Return the job in the shard's id that a batch carries, or an empty string."""
+    """Return the job named by the shard id that a batch carries, or an empty string."""
     return JobId((batch.shard or "").rpartition(".")[0])
 
 

@@ -1,8 +1,8 @@
-"""Creation of a shard's batch, which is paid for only once.
+"""Creation of a shard's batch so that it is paid for only once.
 
 The intent is committed before the create request is sent. The batch carries the shard's id if its provider has a
-field for it. So whatever happens in between, `recover` finds and adopts the batch, or learns that it does not exist.
-orch sends no second create request while the batch may still appear.
+field for it. So after any interruption, `recover` finds and adopts the batch, or learns that it does not exist. orch
+sends no second create request while the batch may still appear.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from orchestrator.store import Store
 log = logging.getLogger(__name__)
 
 UPLOAD_SETTLES = timedelta(hours=1)
-"""How long to wait for an upload that the backend does not find, before uploading it again."""
+"""How long to wait for an upload that the backend does not find, before orch uploads the file again."""
 MOST_UPLOADS = 2
 MOST_STRAYS = 3
 """Maximum number of uploads that a backend answers with a foreign file. After that, it gets none of these rows."""
 STRAY_SLACK = timedelta(minutes=5)
-"""A foreign file older than its upload by more than this belongs to another user, and is not deleted."""
+"""A foreign file that is older than the upload by more than this belongs to another user, and is not deleted."""
 
 
 ReadLine = Callable[[bytes], tuple[str, bytes]]
-"""Returns the id in an input line, and the digest of its request."""
+"""Function that returns the id in an input line, and the digest of its request."""
 
 
 def window_of(job: Job, now: datetime) -> tuple[int, str]:
@@ -74,7 +74,7 @@ def window_of(job: Job, now: datetime) -> tuple[int, str]:
 
 
 class Waits(Struct, frozen=True):
-    """The reason why a shard is still pending. `is_failing` means that its backend is at fault."""
+    """The reason why a shard is still pending. `is_failing` is true if its backend is at fault."""
 
     why: str
     is_failing: bool = False
@@ -88,8 +88,9 @@ class AdmissionCheck(Struct, frozen=True):
     """Checks that admit a shard to its backend.
 
     `now` is the clock. One shard at a time holds `asks`, from the check to the intent. `first` returns why the shard
-    must wait. `second` returns why shared budgets lack room, once the intent is visible to all: another process may
-    have been quicker. `note` records in the home that a batch may exist from now on, or raises StorageError.
+    must wait. `second` returns why shared budgets lack room. It runs once the intent is visible to all, because
+    another process may have been faster. `note` records in the home that a batch may exist from now on, or raises
+    StorageError.
     """
 
     now: Callable[[], datetime]
@@ -111,8 +112,8 @@ def submit(
 ) -> RemoteBatch | Waits | None:
     """Create the batch of a pending shard. Its window ends at the job's current deadline.
 
-    Returns None if the backend refused the batch for good: the shard has ended, and its rows are judged later. Raises
-    BackendError. The shard is then pending again if nothing was created, else `submitting`.
+    Returns None if the backend refused the batch permanently: the shard has ended, and its rows are handled later.
+    Raises BackendError. The shard is then pending again if no batch was created, else `submitting`.
     """
     now = admission.now
     writer = writer_of(store, job, shard, handle, models, now())
@@ -160,7 +161,7 @@ def submit(
 def writer_of(
     store: Store, job: Job, shard: Shard, handle: BackendHandle, models: Models, now: datetime
 ) -> LineWriter:
-    """Return the writer of a shard's lines for its backend, with the refusals known so far."""
+    """Return the writer of a shard's lines for its backend. It leaves out fields known to be refused."""
     model = resolve_model(shard.model, shard.backend, models) or shard.model
     refused = store.refused_fields.of(shard.backend, model, shard.endpoint, now)
     return line_writer(job, handle.recipient, model, shard.endpoint, refused)
@@ -284,7 +285,7 @@ def _refused_create(
 
 
 def give_up(store: Store, shard: Shard, why: str, now: datetime, code: str = NOT_SENT) -> None:
-    """End a shard that can never be sent, or that could not be sent for too long. Its rows go elsewhere, or fail."""
+    """End a shard that cannot be sent, at all or after long retries. Its rows are rerouted or fail."""
     _end_refused(store, shard, code, why, now)
 
 
@@ -297,7 +298,7 @@ def _end_refused(store: Store, shard: Shard, code: str, why: str, now: datetime)
 
 
 def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
-    """Return the facts about its new batch that a shard records."""
+    """Return the facts that a shard records about its new batch, by column."""
     return {
         "batch_id": batch.id,
         "provider_status": batch.status,
@@ -311,7 +312,7 @@ def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
 def input_digests(
     store: Store, home: Home, shard: Shard, writer: LineWriter, sent_line: ReadLine
 ) -> dict[str, bytes]:
-    """Return the digest of each request of a shard as it is sent, by custom_id. Raises JobFilesError."""
+    """Return, by custom_id, the digest of each request of a shard as it is sent. Raises JobFilesError."""
     path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
     with path.open("rb") as file:
@@ -356,16 +357,16 @@ UNDECIDED_FOR = timedelta(days=2)
 
 
 class SendOutcome(Struct, frozen=True):
-    """Result of the search for a shard's batch: a message, and further batches made from the same shard."""
+    """Result of the search for a shard's batch: a message, and `doubles`, other batches of the same shard."""
 
     why: str
     doubles: tuple[RemoteBatch, ...] = ()
 
 
 def _patience(shard: Shard, handle: BackendHandle) -> timedelta:
-    """Return how long a batch may be missing from lists.
+    """Return how long a batch may be missing from lists before it counts as not created.
 
-    Each failed search doubles this time, because another create request may cost all rows again.
+    Each failed search doubles this time, because another create request may bill all rows again.
     """
     return min(LONGEST_APPEAR, timedelta(seconds=handle.api.appear_seconds * 2 ** max(0, shard.sends - 1)))
 
@@ -391,9 +392,9 @@ def recover(
 ) -> SendOutcome | None:
     """Adopt the batch of a shard whose create request was not answered, or make the shard pending again.
 
-    Returns None while the batch's existence is uncertain; `held` then says what the shard waits for. The search lasts
-    two days at most, or the window plus `OVERRUN` if a provider shows owners only of ended batches. `watched` counts
-    the lists without the batch. Raises BackendError.
+    Returns None while it is uncertain if the batch exists; `held` then says what the shard waits for. The search
+    lasts at most two days. If a provider shows owners only of ended batches, it lasts the window plus `OVERRUN`.
+    `watched` counts the lists without the batch. Raises BackendError.
     """
     since = min(shard.intended_at or shard.created_at, now)
     intent = Intent(

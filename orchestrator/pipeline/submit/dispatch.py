@@ -1,4 +1,4 @@
-"""Dispatch of a shard until it is a batch: admission, sending, and the search for its batch after a lost answer."""
+"""Dispatch of a shard: admission, sending, and the search for its batch after a lost response."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _TOLD = {
     PreflightFinding.UNCLEAR: "the row that was asked first proves nothing; its batches follow: {}",
 }
 LOOK_SLACK = timedelta(minutes=20)
-"""A job whose plan ends this close to its deadline no longer waits to learn who owns a running batch."""
+"""Margin before the deadline. A job whose plan ends within it stops waiting to learn who owns a running batch."""
 SENDING_FOR = timedelta(days=2)
-"""How long to retry sending a batch. After that, its rows go elsewhere, or fail."""
+"""How long to retry sending a batch. After that, its rows are rerouted or fail."""
 
 
 class Readiness(Enum):
@@ -67,7 +67,7 @@ class Dispatch:
         return input_digests(self._work.store, self._work.home, shard, writer, handle.api.sent_line)
 
     def send(self, job: Job, shard: Shard) -> bool:
-        """Take the next step of a pending shard, or pick up the result of sending it."""
+        """Take the next step of a pending shard, or pick up the result of sending it. True if anything changed."""
         handle = self._work.handle(shard)
         if self._work.is_asking(shard):
             return self._ends(job, shard, handle, partial(self._work.provider_calls.collect, shard.id))
@@ -106,7 +106,7 @@ class Dispatch:
         return self._begin(job, shard, handle)
 
     def _follows(self, job: Job, shard: Shard, handle: BackendHandle) -> Readiness:
-        """Let a batch wait for rows that are asked first, or be planned again with them."""
+        """Check if a batch must wait for preflight rows. Batches that a preflight row can join are planned again."""
         if not handle.preflight:
             return Readiness.READY
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
@@ -120,7 +120,7 @@ class Dispatch:
         return Readiness.MOVED if standing.outdated else Readiness.READY
 
     def _waits_for_undecided(self, job: Job, handle: BackendHandle) -> bool:
-        """True if a running batch may have the job's rows and is not due to be read again.
+        """True if a running batch may contain the job's rows and is not due to be read again.
 
         The job stops waiting before it would miss its deadline.
         """
@@ -156,7 +156,9 @@ class Dispatch:
         return True
 
     def _settles(self, shard: Shard, handle: BackendHandle) -> str | None:
-        """Return why orch waits before using an upload, or None. Some backends do not find a new upload at once."""
+        """Return why orch waits before it uses an upload, or None. Some backends do not find a new upload
+        immediately.
+        """
         settles, now = self._work.admission_control.settles(handle), self._work.now()
         if not settles or shard.input_file_id is None:
             return None
@@ -172,7 +174,7 @@ class Dispatch:
         return over or self._work.budgets.no_room(job, shard)
 
     def _begin(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Begin to send a shard. Our own server answers at once; `send` picks up a provider's answer later."""
+        """Begin to send a shard. Our own server answers immediately; `send` picks up a provider's answer later."""
         # Batches are created one at a time, for the sake of quotas. Asking a row may take a minute.
         is_batch = shard.preflight is None
         stage = self._submit if is_batch else self._ask
@@ -227,7 +229,7 @@ class Dispatch:
         return True
 
     def recover_asked(self, job: Job, shard: Shard) -> bool:
-        """End a preflight row that was asked before the process stopped."""
+        """End a preflight shard whose row was asked before the process stopped. Always returns True."""
         self._note_answer(job, shard, preflight.recover(self._work.store, self._work.home, shard, self._work.now()))
         return True
 
@@ -272,7 +274,7 @@ class Dispatch:
         return Readiness.MOVED
 
     def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Search for the batch of a shard whose create request was not answered. True once the search is decided."""
+        """Search for the batch of a shard whose create request was not answered. True once the search has ended."""
         shard = batch_accounts.with_present_account(self._work.store, shard, handle)
         now = self._work.now()
         found = create_once.recover(

@@ -1,9 +1,9 @@
 """Preflight before a batch: one real row of each field set that its backend's model has never answered.
 
-A preflight is a shard of one row, sent to the provider's synchronous endpoint. Its intent is committed, the row is
-asked, and the answer is kept. Batches of the same model wait for the preflight. If a field, a schema or the model is
-refused, these batches are held back; any other result releases them. If a process is killed between intent and
-answer, the row may be billed: it is booked as uncertain, and goes into a batch.
+A preflight is a shard of one row, sent to the provider's synchronous endpoint. orch commits its intent, asks the row,
+and keeps the answer. Batches of the same model wait for the preflight. If a field, a schema or the model is refused,
+these batches are held back; any other result releases them. If a process is killed between intent and answer, the row
+may be billed. It is booked as uncertain, and goes into a batch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ UNKNOWN = "it was sent before a stop; whether it was answered is unknown"
 
 
 class Asked(Struct, frozen=True):
-    """The result of a row asked first, with the provider's message."""
+    """The result of a preflight row, with the provider's message."""
 
     finding: PreflightFinding
     message: str
@@ -66,9 +66,9 @@ def ask(
     models: Models,
     admission: AdmissionCheck,
 ) -> Asked | Waits:
-    """Ask the row of a pending shard. The shard has then ended, or it waits.
+    """Ask the row of a pending preflight shard. Afterwards, the shard has ended or waits.
 
-    Raises NotSent, after which the shard is pending again.
+    Raises NotSent if the request was not sent; the shard is then pending again.
     """
     model = resolve_model(shard.model, shard.backend, models) or shard.model
     writer = writer_of(store, job, shard, handle, models, admission.now())
@@ -137,7 +137,7 @@ def _end(store: Store, home: Home, intended: Shard, answer: DirectAnswer, asked:
 
 
 def recover(store: Store, home: Home, shard: Shard, now: datetime) -> Asked:
-    """End a shard whose process stopped after the intent. Its answer was kept, or the row may have been billed."""
+    """End a preflight whose process stopped after the intent. Its answer was kept, or the row may be billed."""
     if home.results(shard.id, "output").exists():
         facts = {"provider_status": BatchStatus.COMPLETED, "provider_completed": 1}
         store.shards.move(shard, ShardState.ENDED, status_at=now, ended_at=now, held=None, **facts)
@@ -179,7 +179,7 @@ class Preflights:
         self._joined: set[ShardId] = set()
 
     def plan(self, job: Job, handle: BackendHandle, order: Sending) -> list[Shard]:
-        """Give each preflight row of an order a shard of its own. Return the new shards."""
+        """Create a shard for each preflight row of an order. Return the new shards."""
         if not handle.preflight or order.rows <= FEW_ROWS or not is_wanted(job):
             return []
         store, now = self._work.store, self._work.now()
@@ -230,7 +230,9 @@ class Preflights:
         )  # fmt: skip
 
     def _requests_asked(self, job: Job, handle: BackendHandle) -> set[tuple[str, str, str]]:
-        """Return the requests that were asked as preflights and not refused: asking again shows nothing new."""
+        """Return the requests already asked as preflights and not refused. Asking them again would show nothing
+        new.
+        """
         return {
             (one.endpoint, one.model, one.preflight)
             for one in self._work.store.shards.of_job(job.id)

@@ -13,9 +13,9 @@ from orchestrator.store import Store
 
 
 def waits(store: Store, job: Job, now: datetime) -> bool | None:
-    """Check the predecessor of an unbuilt job.
+    """Check the predecessor of an unbuilt job. Return None if the job may be built.
 
-    None if the job may be built. Otherwise True if the job has failed, and False if it waits.
+    Otherwise return True if the job has failed, because its predecessor did not succeed, and False if it waits.
     """
     before = job.options.get(predecessors.AFTER)
     if before is None:
@@ -32,9 +32,9 @@ def waits(store: Store, job: Job, now: datetime) -> bool | None:
 
 
 def may_ask(store: Store, gate: Gate, job: Job, now: datetime) -> bool:
-    """True if rows of a job may be asked. Its output is tested before the first row is paid for.
+    """True if rows of a job may be asked. The output is tested before the first row is paid for.
 
-    Raises OutputError while the fault may pass; any other fault fails the job.
+    Raises OutputError while a fault may pass. Any other fault fails the job.
     """
     if store.shards.of_job(job.id):
         return True

@@ -1,7 +1,7 @@
-"""Rows of a job that unknown batches already ask, perhaps under other ids. Pure.
+"""Rows of a job that unknown batches already contain, perhaps under other ids. Pure.
 
 A row's id comes from its document's path, and a folder may have been renamed. Rows with equal requests are
-interchangeable: each line of a batch is for one row, preferably the row with its id.
+interchangeable. Each line of a batch is matched to one row, preferably the row with the same id.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from orchestrator.core.shards import Shard
 
 
 class Match(Struct):
-    """A batch, with the ids of each shard's rows in it. `left` has its lines without a row, by request."""
+    """A batch, and the shards whose rows it contains.
+
+    `shards` has, for each shard, the ids in the batch by our row ids. `left` has the ids of lines that match no row,
+    by request.
+    """
 
     batch: RemoteBatch
     left: dict[bytes, dict[str, None]]
     shards: list[tuple[Shard, dict[str, str]]] = field(default_factory=list)
     is_exact: bool = False
-    """True if a row has the same id in the shard and in the batch."""
+    """True if at least one row has the same id in the shard and in the batch."""
 
     @property
     def is_whole(self) -> bool:
@@ -38,9 +42,10 @@ def matches(
     *,
     under_other_ids: bool,
 ) -> list[Match]:
-    """Match the requests in `batches` to equal requests in `shards`, which map custom_ids to digests.
+    """Match the requests in `batches` to equal requests in `shards`. Return the batches with a match.
 
-    Earlier batches are matched first. Unless `under_other_ids`, the custom_id must be equal too.
+    The requests of a shard are digests by custom_id. Earlier batches are matched first. Unless `under_other_ids`, the
+    custom_ids must be equal too.
     """
     found = [Match(batch, {one: dict.fromkeys(names) for one, names in lines.items()}) for batch, lines in batches]
     for shard, ours in shards:

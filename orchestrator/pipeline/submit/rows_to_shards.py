@@ -1,4 +1,4 @@
-"""Packing of waiting rows into shards: as many rows of one endpoint and model as a batch may hold."""
+"""Packing of waiting rows into shards: each has as many rows of one endpoint and model as a batch may hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.settings.model_lists import is_of
 from orchestrator.store import Store
 
 MODEL_SLACK = 200
-"""Maximum bytes that the backend's name for a model adds to a line."""
+"""Maximum bytes by which the backend's name for a model lengthens a line."""
 
 
 def plan_shards(

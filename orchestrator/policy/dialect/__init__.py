@@ -1,6 +1,6 @@
-"""Request fields that a model at a provider accepts, and the provider's names for them. Pure.
+"""Request fields that a provider's model accepts, and the provider's names for them. Pure.
 
-A request is built and identified once, in its task's spelling. For each route, the dialect renames and transforms the
+A request is built and identified once, in its task's spelling. For each route, the dialect renames and converts the
 fields of the written line, and reports fields that the recipient cannot express.
 """
 

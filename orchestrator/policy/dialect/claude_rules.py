@@ -18,13 +18,13 @@ BOUNDS = ("max_completion_tokens", "max_tokens")
 
 
 def takes_sampling(model: str) -> bool:
-    """Return True for models that accept temperature, top_p and top_k, and for names without a version."""
+    """True for models that accept temperature, top_p and top_k, and for names without a version."""
     claude = claude_of(model)
     return claude is None or claude.version < NO_SAMPLING_SINCE
 
 
 def takes_one_of_temperature_and_top_p(draft: Draft) -> bool:
-    """Return True for models that refuse a temperature together with `top_p`."""
+    """True for models that refuse a request with both temperature and `top_p`."""
     claude = claude_of(draft.model)
     return claude is not None and claude.since(opus=(4, 1), other=(4, 5))
 
@@ -37,7 +37,7 @@ def leave_out_default_top_p(draft: Draft) -> None:
 
 
 def bound_answer(draft: Draft) -> None:
-    """Lower an answer bound to the model's maximum, which no answer of the model exceeds."""
+    """Lower an answer's token limit to the model's maximum, which no answer exceeds."""
     claude = claude_of(draft.model)
     most = None if claude is None else claude_most_tokens(claude)
     for name in BOUNDS:
@@ -45,7 +45,7 @@ def bound_answer(draft: Draft) -> None:
 
 
 def check_stops(draft: Draft) -> None:
-    """Note the loss of stops that consist only of whitespace. With `drop`, the other stops stay."""
+    """Note the loss of stop sequences that are only whitespace. With `drop`, the other stop sequences stay."""
     stop = draft.fields.get("stop")
     stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
     remaining = [one for one in stops if not isinstance(one, str) or one.strip()]
@@ -62,7 +62,7 @@ def _always_thinks(model: Claude) -> bool:
 
 
 def takes_no_schema(draft: Draft) -> bool:
-    """Return True for models without structured outputs."""
+    """True for models without structured outputs."""
     model = claude_of(draft.model)
     return model is not None and not model.since(opus=(4, 1), other=(4, 5))
 
@@ -87,7 +87,7 @@ def check_effort(draft: Draft) -> None:
 
 
 def check_thinking(draft: Draft) -> None:
-    """Note the loss of a kind of thinking that the model does not support, and of fields that thinking excludes."""
+    """Note the loss of thinking that the model does not support, and of fields that thinking rules out."""
     thinking, model = draft.fields.get("thinking"), claude_of(draft.model)
     if not isinstance(thinking, dict) or model is None:
         return
@@ -124,14 +124,14 @@ def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> N
 
 
 def forces_no_tool(draft: Draft) -> bool:
-    """True if no tool call can be forced: the model always thinks, or the request sets a thinking budget."""
+    """True if the model cannot be forced to call a tool: it always thinks, or the request sets a thinking budget."""
     model = claude_of(draft.model)
     has_budget = named(draft.fields.get("thinking"), "type") == "enabled"
     return model is not None and (has_budget or _always_thinks(model))
 
 
 def claude_rules(providers: Collection[str], models: str) -> tuple[TableRule, ...]:
-    """Return the rules of Claude models for these providers; `models` is the pattern of their names there."""
+    """Return the rules of Claude models for these providers. `models` is the pattern of the models' names there."""
     rule = partial(TableRule, providers, models)
     return (
         rule(

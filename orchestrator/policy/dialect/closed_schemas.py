@@ -1,4 +1,4 @@
-"""JSON Schemas for Anthropic's structured outputs: closed objects, and most limits in descriptions. Pure."""
+"""JSON Schemas for Anthropic's structured outputs: closed objects, with most limits moved to descriptions. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _READ = frozenset(
     {"required", "additionalProperties", "items", "description", "title", "default", "pattern", "format", "minItems",
      *_TYPED, *_NAMED, *_NOT_TAKEN}
 )  # fmt: skip
-"""Keywords that are sent, or that make a schema unusable. All other keywords are left out."""
+"""Keywords that are sent, or that make a schema unusable. Other keywords are left out."""
 DEEPEST = 100
 
 
 def ask_closed(draft: Draft) -> None:
-    """Convert the schema to its closed form. If that form is not accepted, the prompt states the schema."""
+    """Convert the schema to its closed form. If the model does not accept it, state the schema in the prompt."""
     asked = schema_of(draft)
     if asked is None:
         return
@@ -40,12 +40,12 @@ def ask_closed(draft: Draft) -> None:
 
 
 def closed_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
-    """Return a schema with closed objects, and with unsupported limits in its descriptions.
+    """Return a schema with closed objects, and with unsupported limits moved to its descriptions.
 
     orch checks answers against the limits. The provider reports other unsupported features (recursion, `oneOf`) in
-    the row's answer. Raises InputError for a value that is not a schema, for more than `levels` levels, and for
-    objects with unlisted keys, as the provider would leave such objects empty. `where` is the field that the error
-    names.
+    the row's answer. Raises InputError for a value that is not a schema, and for more than `levels` levels. Raises
+    InputError also for objects with unlisted keys, because the provider would leave them empty. `where` is the field
+    that the error names.
     """
     if not isinstance(schema, dict):
         raise InputError("must be a schema object", field=where)
@@ -87,7 +87,11 @@ MOST_UNIONS = 16
 
 
 def is_taken(schema: Any) -> bool:
-    """Return True if structured outputs accept a closed schema: no recursion, empty object or unsupported keyword."""
+    """True if structured outputs accept a closed schema.
+
+    They accept no recursion, empty object, untyped part or unsupported keyword. They limit the numbers of optional
+    properties and unions.
+    """
     nodes = [*_nodes(schema)]
     unions = sum("anyOf" in node or isinstance(node.get("type"), list) for node in nodes)
     optional = sum(
@@ -122,7 +126,7 @@ def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_recursive(schema: Any) -> bool:
-    """Return True if a definition refers to itself, or a reference leads to anything but a definition."""
+    """True if a definition refers to itself, or a reference points to anything but a definition."""
     definitions = {
         f"#/{place}/{name}": inner
         for place in ("$defs", "definitions")

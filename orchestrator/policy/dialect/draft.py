@@ -1,4 +1,4 @@
-"""A request body during its conversion for a recipient, and the fields that are lost. Pure."""
+"""A request body while it is converted for a recipient, and the fields lost in the conversion. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ NEVER_DROPPED = frozenset(
         MODEL,
     }
 )  # fmt: skip
-"""Fields that bound the cost, keep a text private, set the answer's form or name the model. They are never left out.
+"""Fields that are never left out. They limit the cost, keep a text private, set the answer's form or name the
+model.
 """
 
 
@@ -38,15 +39,15 @@ class Loss(Struct, frozen=True):
 
     @property
     def may_be_dropped(self) -> bool:
-        """True if a task may allow orch to send the request without the field."""
+        """True if a task may allow orch to leave the field out."""
         return self.field not in NEVER_DROPPED
 
 
 class Draft(Struct):
-    """A body's fields without its messages, for the rules of `model` at `recipient` to change.
+    """A body's fields without its messages. The rules for `model` at `recipient` change them.
 
-    `name` is the recipient's name for the model. `edits` change the messages. `losses` notes every refused field;
-    with `drop`, the field is also left out if allowed.
+    `name` is the recipient's name for the model. `edits` change the messages. `losses` has every refused field; with
+    `drop`, the field is also left out if this is allowed.
     """
 
     fields: dict[str, Any]
@@ -67,7 +68,7 @@ class Draft(Struct):
             self.fields.pop(name, None)
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a field. If the body already has a field of the new name, its value wins."""
+        """Rename a field. If the body already has a field with the new name, that field's value is kept."""
         if name in self.fields:
             value = self.fields.pop(name)
             self.fields.setdefault(to, value)
@@ -83,7 +84,7 @@ def named(value: Any, name: str) -> Any:
 
 
 def system_into_question(draft: Draft) -> None:
-    """Move system messages into the user's first question."""
+    """Move the text of system messages into the user's first message."""
     draft.edits.append(_join_system)
 
 

@@ -1,4 +1,4 @@
-"""Facts from model names: versions, reasoning, accepted efforts and longest answers. Pure."""
+"""Facts derived from model names: version, reasoning, accepted efforts and longest answer. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plain_name(model: str) -> str:
 
 
 class Reasoning(Struct, frozen=True):
-    """Reasoning of a model family: on by default or not, and the efforts that a request may set.
+    """Reasoning of a model family: if it is on by default, and the efforts that a request may set.
 
     A family without efforts does not reason, or has no setting for it (o1-mini).
     """
@@ -69,7 +69,7 @@ _OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
 
 @lru_cache(MOST_MODELS)
 def openai_reasoning(model: str) -> Reasoning:
-    """Return an OpenAI model's reasoning. A model with an unknown name counts as not reasoning."""
+    """Return an OpenAI model's reasoning. A model with an unknown name is assumed not to reason."""
     name = plain_name(model)
     return next((found for pattern, found in _OPENAI if re.match(pattern, name)), _NEVER)
 
@@ -87,12 +87,12 @@ _OPENAI_MAX_TOKENS = tuple(
         (r"gpt-4$", 8_192),
     )
 )
-"""OpenAI's model pages, read on 2026-11-26."""
+"""Longest answers of OpenAI models, in tokens, from OpenAI's model pages (read on 2026-11-26)."""
 
 
 @lru_cache(MOST_MODELS)
 def openai_most_tokens(model: str) -> int | None:
-    """Return the largest answer length that an OpenAI model accepts, in tokens; None if unknown."""
+    """Return the longest answer of an OpenAI model, in tokens; None if unknown."""
     name = plain_name(model)
     return next((most for fits, most in _OPENAI_MAX_TOKENS if fits(name)), None)
 
@@ -110,7 +110,7 @@ class Claude(Struct, frozen=True):
     version: tuple[int, int]
 
     def since(self, **versions: tuple[int, int]) -> bool:
-        """True if the model has at least the version given for its line. `other` is for lines not given."""
+        """True if the model's version is at least the one given for its line. `other` applies to lines not given."""
         first = versions.get(self.line, versions.get("other", LATEST))
         return self.version >= first
 
@@ -162,6 +162,6 @@ _NEWER_MAX_TOKENS = 128_000
 
 
 def claude_most_tokens(claude: Claude) -> int | None:
-    """Return the largest answer length that a model accepts, in tokens; None if unknown."""
+    """Return the longest answer of a Claude model, in tokens; None if unknown."""
     known = _CLAUDE_MAX_TOKENS.get((claude.line, claude.version))
     return _NEWER_MAX_TOKENS if known is None and claude.version >= (4, 6) else known

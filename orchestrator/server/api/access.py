@@ -16,17 +16,18 @@ from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, KeyLimits, Key
 from orchestrator.server.service import Service
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""Paths for load balancers and Prometheus. Without a key, their answers contain numbers but no names."""
+"""Paths for load balancers and Prometheus. Without a key, their answers contain only numbers, no names."""
 
 RETRY_SECONDS = 30
-"""`Retry-After`, in seconds. OpenAI's clients do not retry if it is above 120."""
+"""Value of `Retry-After`, in seconds. OpenAI's clients do not retry if it is above 120."""
 
 CALL_SECONDS = 1
 SHORTEST_SHOWN = 16
 
 
 class Access:
-    """Checks the API key of each request and notes its tenant. Without `Settings.require_keys`, admits every request.
+    """Checks the API key of each request and records its tenant. Without `Settings.require_keys`, every request is
+    admitted.
 
     OPEN_PATHS need no key, but a valid key gets a more detailed answer.
     """

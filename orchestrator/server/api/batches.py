@@ -33,7 +33,7 @@ JSON_KINDS = {
     float: "a decimal",
     NoneType: "null",
 }
-"""Names of JSON types in OpenAI's errors about a value that should be a string."""
+"""JSON type names used in OpenAI's errors about a value that should be a string."""
 
 
 class BatchRoutes:
@@ -58,8 +58,8 @@ class BatchRoutes:
         return as_json(self._service.batches.create(record))
 
     async def _endpoints_for(self, named: object) -> tuple[str, ...]:
-        """Return the paths that a new batch may name. Raises ApiError 503 if it depends on upstreams that are
-        silent.
+        """Return the paths that a new batch may name. Raises ApiError 503 if the answer depends on upstreams that do
+        not respond.
         """
         endpoints = self._service.endpoints
         if not isinstance(named, str) or not endpoints.is_optional(named):
@@ -104,8 +104,8 @@ class BatchRoutes:
 
 
 def batch_of(service: Service, request: Request) -> BatchRecord:
-    """Return the batch that the request's path names. Raises ApiError 404 for an unknown batch, or another
-    tenant's.
+    """Return the batch named in the request's path. Raises ApiError 404 if the batch is unknown or belongs to another
+    tenant.
     """
     batch_id = request.path_params["batch_id"]
     found = service.batches.get(batch_id, tenant_of(request))

@@ -1,4 +1,4 @@
-"""A file's content as a response: all of it, or one range."""
+"""A response with a file's content: all of it, or one range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.server.memory_limits import Blocks
 
 
 class _Open(StreamingResponse):
-    """Streams from an open file, so that deleting the file does not cut off the download."""
+    """A response streamed from an open file. Deleting the file does not interrupt the download."""
 
     def __init__(self, file: BinaryIO, start: int, end: int, status: int, headers: dict[str, str]) -> None:
         super().__init__((), status, headers, media_type="application/octet-stream")
@@ -63,7 +63,7 @@ def content(request: Request, path: Path, tag: str, filename: str, size: int | N
 
 
 def _span(wanted: str, size: int) -> tuple[int, int] | None:
-    """Return start and end of a Range header's single range; None to ignore the header."""
+    """Return start and end of a Range header's single range, or None if the header is to be ignored."""
     found = re.fullmatch(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", wanted.strip(), re.ASCII | re.IGNORECASE)
     if found is None or not any(found.groups()):
         return None

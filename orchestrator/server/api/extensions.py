@@ -1,4 +1,4 @@
-"""Extensions of OpenAI's Batch API that standard clients do not notice."""
+"""Extensions of OpenAI's Batch API. Standard clients are unaffected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class Extensions:
         ]
 
     async def partial_results(self, request: Request) -> Response:
-        """Return the durable lines of a batch's `output` or `error` so far: all of them, or a range of bytes."""
+        """Return the lines of a batch's `output` or `error` file that are durable so far: all, or a range of
+        bytes.
+        """
         kind = request.path_params["kind"]
         batch = batch_of(self._service, request).batch
         if kind not in merged.KINDS:
@@ -61,7 +63,7 @@ class Extensions:
             return Response(b"")
 
     async def results(self, request: Request) -> Response:
-        """Return a page of the rows that have a result, in the order of the input."""
+        """Return a page of the rows that have a result, in input order."""
         batch = batch_of(self._service, request).batch
         limit = limit_of(request, 100, 1000)
         after = request.query_params.get("after") or None
@@ -78,7 +80,7 @@ class Extensions:
         )
 
     async def all_results(self, request: Request) -> Response:
-        """Stream every row that has a result, in the order of the input, as JSON lines."""
+        """Stream every row that has a result as JSON lines, in input order."""
         batch = batch_of(self._service, request).batch
         first = await self._page(batch, None, STREAM_ROWS)
         return StreamingResponse(self._lines(batch, first), media_type=JSONL)
@@ -166,8 +168,8 @@ class Extensions:
         return self._service.root / found.path
 
     async def events(self, request: Request) -> Response:
-        """Stream Server-Sent Events until the batch ends: the batch now, and after each change of its status or
-        counts.
+        """Stream Server-Sent Events until the batch ends. Sends the batch at once, and after each change of its
+        status or counts.
         """
         batch = batch_of(self._service, request).batch
         last = request.headers.get("last-event-id", "0")

@@ -1,4 +1,4 @@
-"""`/v1/files`: uploads streamed to disk, lists with cursors, contents with ranges."""
+"""`/v1/files`: uploads streamed to disk, lists with cursors, and downloads with ranges."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ async def take_in(
 ) -> multipart.FormUpload:
     """Store the file of the request's form durably at `path`, at most `most` bytes.
 
-    Checks the announced length before reading the body. Raises ApiError, TooLarge, OSError or StorageError, and then
-    leaves nothing at `path`.
+    Checks the announced length before reading the body. Raises ApiError, TooLarge, OSError or StorageError. After an
+    error, no file is left at `path`.
     """
     announced = announced_size(request) or 0
     if announced > most + multipart.MAX_OTHER_BYTES:
@@ -169,7 +169,9 @@ def seconds_now() -> int:
 
 
 def checked_name(filename: str) -> str:
-    """Return a file's name without folders and control characters. A long name loses its beginning."""
+    """Return a file's name without folders and control characters. A name that is too long is cut at its start. An
+    empty name becomes `upload`.
+    """
     name = re.sub(r"[\x00-\x1f\x7f-\x9f]", "", re.split(r"[/\\]", filename)[-1])
     return name[-LONGEST_NAME:] or "upload"
 
@@ -177,7 +179,7 @@ def checked_name(filename: str) -> str:
 def check_purpose(purpose: str, filename: str) -> None:
     """Raise ApiError 400 for an unknown purpose, or for batch input whose suffix names another format.
 
-    A name without a suffix is accepted: clients that send bytes have no suffix, and OpenAI's client sends `upload`.
+    A name without a suffix is accepted. Clients that send bytes have no suffix; OpenAI's client sends `upload`.
     """
     if purpose not in PURPOSES:
         supported = ", ".join(f"'{name}'" for name in PURPOSES)
@@ -188,7 +190,7 @@ def check_purpose(purpose: str, filename: str) -> None:
 
 
 def lifetime(purpose: str, anchor: Any, seconds: Any) -> int | None:
-    """Return the seconds to keep a file, by `expires_after` or by its purpose; None for ever."""
+    """Return the seconds to keep a file, from `expires_after` or from its purpose; None to keep it forever."""
     if anchor is None and seconds is None:
         return 30 * DAY if purpose == "batch" else None
     if anchor not in (None, "created_at"):

@@ -1,4 +1,4 @@
-"""Shared parts of the routes: errors in OpenAI's form, JSON bodies, pages of lists."""
+"""Shared parts of the routes: errors in OpenAI's form, JSON bodies, and list pages."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BUSY_SECONDS = 5
 
 
 class ApiError(Exception):
-    """An answer with an error body. With `retry=False`, OpenAI's clients do not retry. `after` is a delay in
-    seconds.
+    """Raised to answer with an error body. With `retry=False`, OpenAI's clients do not retry. `after` is the
+    `Retry-After` in seconds.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ApiError(Exception):
 
 
 def tenant_of(request: Request) -> str:
-    """Return the tenant of a request; "" without keys."""
+    """Return the tenant of a request; "" if keys are not in use."""
     tenant: str = request.scope.get("tenant", "")
     return tenant
 
@@ -68,9 +68,9 @@ class BodyInMemory:
 
 
 async def read_body(request: Request, most: int) -> BodyInMemory:
-    """Read the request's body, at most `most` bytes, once there is room for it.
+    """Read the request's body, at most `most` bytes, once there is memory room for it.
 
-    Raises ApiError 413 if the body is larger, 429 without room, and 400 if the client disconnects.
+    Raises ApiError 413 if the body is larger, 429 if there is no room, and 400 if the client disconnects.
     """
     announced = announced_size(request)
     if announced is not None and announced > most:
@@ -107,13 +107,15 @@ def _too_large(most: int) -> NoReturn:
 
 
 def announced_size(request: Request) -> int | None:
-    """Return the body size that the request announces, or None."""
+    """Return the body size that the request declares, or None."""
     length = request.headers.get("content-length", "")
     return int(length) if is_whole(length, 0, 10**10 - 1) else None
 
 
 async def json_body(request: Request, *, may_be_empty: bool = False) -> dict[str, Any]:
-    """Return the request's body, a JSON object of at most MAX_JSON_BYTES. Raises ApiError."""
+    """Return the request's body, a JSON object of at most MAX_JSON_BYTES. Raises ApiError for any other body, or if
+    it cannot be read.
+    """
     held = await read_body(request, MAX_JSON_BYTES)
     content = held.content
     held.drop()
@@ -141,8 +143,8 @@ def is_whole(text: str, least: int, most: int) -> bool:
 
 
 def page(found: list[Any], limit: int) -> Response:
-    """Return a list object of at most `limit` items. If `found` has more items, the object says that a page
-    follows.
+    """Return a list object of at most `limit` items. If `found` has more items, the object says that there is another
+    page.
     """
     data = found[:limit]
     return as_json(
@@ -161,7 +163,7 @@ def as_json(value: Any, status: int = 200) -> Response:
 
 
 def on_api_error(request: Request, error: Exception) -> Response:
-    """Return the answer to a request that a route refused."""
+    """Return the response for an ApiError that a route raised."""
     assert isinstance(error, ApiError)
     response = as_json({"error": error.error}, error.status)
     response.headers.update(error.headers)
@@ -169,7 +171,7 @@ def on_api_error(request: Request, error: Exception) -> Response:
 
 
 def on_http_error(request: Request, error: Exception) -> Response:
-    """Return the answer to a request that no route accepts."""
+    """Return the error response for a request that no route accepts."""
     assert isinstance(error, HTTPException)
     status = error.status_code
     message = f"Unknown request URL: {request.method} {request.url.path}." if status == 404 else error.detail
@@ -181,13 +183,13 @@ def on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods of the request's path. Each method is a separate route."""
+    """Return the methods that the request's path supports. Each method is a separate route."""
     routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in routes for method in route.methods}
 
 
 def on_storage_error(request: Request, error: Exception) -> Response:
-    """Return the answer while the disk or database fails: nothing was stored, and a retry may succeed later."""
+    """Return the response when the disk or database fails. Nothing was stored, and a retry may succeed later."""
     log.warning("a request was refused: %s", error)
     reason = _reason(request, error)
     body = {"error": ErrorObject(f"The server cannot write: {reason}", "server_error", None, "storage")}

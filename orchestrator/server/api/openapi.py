@@ -1,4 +1,4 @@
-"""The server's OpenAPI description, `/openapi.json`, built from a table of its routes and the wire's types."""
+"""The server's OpenAPI description, `/openapi.json`, built from a table of its routes and the wire types."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 class Error(msgspec.Struct):
-    """The body of every answer from 400 on."""
+    """The body of every answer with status 400 or above."""
 
     error: ErrorObject
 
 
 class ListPage(msgspec.Struct, Generic[T]):
-    """A page of a list; `after=last_id` asks for the next one."""
+    """A page of a list; request the next page with `after=last_id`."""
 
     data: list[T]
     first_id: str | None
@@ -57,7 +57,7 @@ class Deleted(msgspec.Struct):
 
 
 class ExpiresAfter(msgspec.Struct):
-    """The time a file is kept, counted from its creation."""
+    """How long a file is kept, counted from its creation."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Meta(ge=3600, le=2_592_000)]
@@ -83,14 +83,16 @@ class NewBatch(msgspec.Struct):
 
 
 class Retry(msgspec.Struct):
-    """The rows of an ended batch that become a new batch; without a body, all that have no good answer."""
+    """Selects the rows of an ended batch to put into a new batch. Without a body: all rows that have no good
+    answer.
+    """
 
     only: Annotated[list[Literal["failed", "expired", "cancelled"]], Meta(min_length=1)] | UnsetType = UNSET
     completion_window: Annotated[str, Meta(pattern="^[1-9][0-9]{0,6}[smhd]$")] | UnsetType = UNSET
 
 
 class NewUpload(msgspec.Struct):
-    """A large file that will come in parts."""
+    """A large file that will be uploaded in parts."""
 
     bytes: Annotated[int, Meta(ge=1, le=MAX_UPLOAD_BYTES)]
     filename: Annotated[str, Meta(min_length=1)]
@@ -100,14 +102,14 @@ class NewUpload(msgspec.Struct):
 
 
 class Complete(msgspec.Struct):
-    """The parts of an upload in the order of the file."""
+    """The parts of an upload, in file order."""
 
     part_ids: Annotated[list[str], Meta(min_length=1)]
     md5: str | UnsetType | None = UNSET
 
 
 class Model(msgspec.Struct):
-    """A model of an upstream, with any further fields that the upstream gives."""
+    """A model of an upstream, with any further fields that the upstream states."""
 
     id: str
     created: int
@@ -116,7 +118,7 @@ class Model(msgspec.Struct):
 
 
 class Models(msgspec.Struct):
-    """All models of all upstreams."""
+    """The models of all upstreams."""
 
     data: list[Model]
     object: Literal["list"] = "list"
@@ -188,7 +190,7 @@ def _limit(default: int, most: int) -> dict[str, Any]:
 class Operation(Struct, frozen=True):
     """One route: its request (a type, a form or a plain schema) and its answer (a type or a media type).
 
-    401 is left out: if keys are required, every path outside OPEN_PATHS may answer 401.
+    Status 401 is not listed per route. If keys are required, every path outside OPEN_PATHS may answer 401.
     """
 
     method: str
@@ -200,7 +202,7 @@ class Operation(Struct, frozen=True):
     asks: tuple[dict[str, Any], ...] = ()
     refuses: tuple[int, ...] = ()
     also: tuple[int, ...] = ()
-    """Statuses besides 200 whose answer has the same type."""
+    """Statuses other than 200 whose answer has the same type."""
 
 
 _FILE, _BATCH, _UPLOAD = "/v1/files/{file_id}", "/v1/batches/{batch_id}", "/v1/uploads/{upload_id}"
@@ -315,7 +317,7 @@ def _schemas(types: set[Any]) -> dict[str, Any]:
 
 
 def _whole(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an answer: every key is required, and `object` is constant."""
+    """Return the schema of an answer, with every key required and `object` constant."""
     if "properties" not in schema:
         return schema
     properties = {}

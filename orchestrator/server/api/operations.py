@@ -43,7 +43,7 @@ class Operations:
         return as_json(found)
 
     def _models(self) -> dict[str, dict[str, Any]]:
-        """Return models by id. The first upstream that has a model describes it. An alias has a `root`."""
+        """Return models by id. Each model is described by the first upstream that has it. An alias has a `root`."""
         models: dict[str, dict[str, Any]] = {}
         for upstream in self._service.upstreams:
             for given in upstream.model_objects:
@@ -63,7 +63,7 @@ class Operations:
         return as_json(health(self._service, is_known=is_known(request)))
 
     async def ready(self, request: Request) -> Response:
-        """Answer 200 while the server can accept and process batches, else 503 with the reasons."""
+        """Answer 200 if the server can accept and process batches, otherwise 503 with the reasons."""
         reasons = not_ready(self._service, is_known=is_known(request))
         if not reasons:
             return as_json({"status": "ready", "reasons": []})

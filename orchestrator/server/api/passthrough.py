@@ -38,11 +38,13 @@ NOT_SENT = HOP_BY_HOP | frozenset(
     b"host content-length expect authorization api-key x-api-key cookie"
     b" x-http-method x-http-method-override x-method-override x-original-url x-rewrite-url".split()
 )
-"""Headers of a client that are not passed on. The client's key is for this server; the upstream has its own. Override
-headers could change the method or path that an upstream sees.
+"""Client headers that are not passed on.
+
+The client's key is for this server; each upstream has its own key. Override headers could change the method or path
+that an upstream sees.
 """
 NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date location set-cookie x-request-id".split())
-"""Headers of an upstream that are not passed on. A redirect would reveal the upstream's address."""
+"""Upstream headers that are not passed on to the client. A redirect would reveal the upstream's address."""
 
 
 # An upstream may send names and characters that HTTP forbids in headers.
@@ -58,7 +60,9 @@ _decode_asks = json_decoder(_Asks).decode
 
 
 class PassthroughRequest(Struct, frozen=True):
-    """One request to pass on. `model` is the requested model if the choice of upstream depends on it, else None."""
+    """One request to pass on. `model` is the requested model, or None if the choice of upstream does not depend on
+    it.
+    """
 
     target: str
     headers: list[tuple[str, str]]
@@ -67,11 +71,11 @@ class PassthroughRequest(Struct, frozen=True):
 
 
 class _NotReached(Exception):
-    """No connection was made, so the upstream has not seen the request."""
+    """Raised if no connection was made, so the upstream has not seen the request."""
 
 
 class Passthrough:
-    """Routes to the upstreams: a POST for each path of the allow-list."""
+    """Routes to the upstreams: one POST route for each path of the allow-list."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -122,8 +126,8 @@ def _without(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes])
 def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[Upstream] = ()) -> Upstream | None:
     """Return the working upstream with the most room that serves the model, or None.
 
-    If no upstream lists the model, choose among upstreams without a model list. Without such upstreams, choose any
-    upstream: it answers that the model is unknown.
+    If no upstream lists the model, choose an upstream without a model list. If there is none, choose any upstream; it
+    will answer that the model is unknown.
     """
     serving = list(upstreams)
     if model is not None:
@@ -144,7 +148,7 @@ def _load(upstream: Upstream) -> tuple[bool, float, int]:
 
 
 class _Relay:
-    """An ASGI application for one call."""
+    """ASGI application that relays one call."""
 
     def __init__(self, service: Service, call: PassthroughRequest) -> None:
         import aiohttp  # imported here, as batches do not need it
@@ -240,7 +244,7 @@ class _Relay:
 
 
 def _sent(body: BodyInMemory) -> bytes | AsyncIterator[bytes]:
-    """Return the body whole, or in blocks if it is large, to free its memory once it is sent."""
+    """Return the body as one piece, or in blocks if it is large. Blocks free their memory once they are sent."""
     return body.content if len(body.content) <= SMALL else _blocks(body)
 
 

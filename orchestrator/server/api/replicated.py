@@ -1,5 +1,6 @@
-"""Requests to a server with a replica. Answers wait for the replica; if another server may be active, requests
-fail.
+"""Request handling of a server with a replica.
+
+Answers to changes wait for the replica. If another server may be active, requests fail.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RETRY_SECONDS = 5
 
 
 class Replicated:
-    """Refuses requests while another server may be active. Answers a change once the change is on the replica."""
+    """Refuses requests while another server may be active. Answers a change only once it is on the replica."""
 
     def __init__(self, app: Any, service: Service) -> None:
         self._app = app
@@ -40,7 +41,7 @@ class Replicated:
 
 
 class _Held:
-    """Holds back an answer until the replica has all records. If the replica fails, sends an error instead."""
+    """Holds back an answer until the replica has all records. Sends an error instead if the replica fails."""
 
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any) -> None:
         self._service = service

@@ -36,13 +36,13 @@ from orchestrator.server.records import BatchRecord
 MANY_MISSES = 3
 SHORT_LINE = 4096
 BATCH_PRIORITY = 100
-"""vLLM serves lower numbers first. Interactive requests have 0."""
+"""vLLM priority of batch rows. Lower numbers are served first; interactive requests have 0."""
 
 
 class ActiveBatch(RowSource):
-    """A batch's rows and result files. `batch` is the state recorded last.
+    """A batch's rows and result files. `batch` is the last recorded state.
 
-    `tier` is the service tier for rows without one of their own.
+    `tier` is the service tier for rows that do not set their own.
     """
 
     def __init__(self, record: BatchRecord, folder: Path, tier: str | None = None) -> None:
@@ -61,19 +61,19 @@ class ActiveBatch(RowSource):
         self._misses = 0
         self._failure: str | None = None
         self.unnoted: str | None = None
-        """Reason why the send log cannot be written, or None. The disk refuses, which affects all batches."""
+        """Reason why the send log cannot be written, or None. This is a disk error, so it affects all batches."""
         self._held_until: float | None = None
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
         self._input: Input | None = None
         self.plan: InputRows
-        """Set only between `start` and `close`."""
+        """The batch's rows. Set only between `start` and `close`."""
         self._again: deque[Work] = deque()
         self._last: deque[Work] = deque()
-        """Rows that could not be read. They are retried once no other rows are left."""
+        """Rows that could not be read. They are retried after all other rows."""
         self._tier = tier
         self._sent: SendLog | None = None
-        """Log of the rows sent to upstreams that bill each request; None without such upstreams."""
+        """Log of the rows sent to upstreams that bill each request; None if there are no such upstreams."""
 
     def recover(self) -> Iterator[int]:
         """Repair and count the result files; yield the `id_key` of each finished row."""
@@ -91,7 +91,7 @@ class ActiveBatch(RowSource):
     ) -> None:  # fmt: skip
         """Start on the unfinished rows of a plan. If this raises OSError, no file stays open.
 
-        `doubts` comes from the send log; None if there is no log.
+        `doubts` comes from the send log, and is None if there is no log.
         """
         self._writer = writer
         self._upstream_queues = upstream_queues
@@ -136,14 +136,14 @@ class ActiveBatch(RowSource):
 
     @property
     def problem(self) -> str | None:
-        """Reason why no row of this batch is sent, if it concerns only this batch; else None."""
+        """Reason why no row of this batch is sent, or None. Problems that affect other batches too are left out."""
         for index, why in self._unreadable.items():
             return f"batch {self.batch.id} waits: row {index + 1:,} of its input file cannot be read: {why}"
         return None if self._failure is None else f"batch {self.batch.id} waits: {self._failure}"
 
     @property
     def row_order(self) -> str | None:
-        """The order of the rows, with its reason; None before the input has been read."""
+        """The order of the rows and the reason for it; None before the input has been read."""
         return None if self._input is None else self.plan.order.reason
 
     @property
@@ -161,7 +161,7 @@ class ActiveBatch(RowSource):
 
     @property
     def is_stopping(self) -> bool:
-        """True if rows without a result are no longer sent."""
+        """True if rows without a result will not be sent any more."""
         return self.stopping is not None
 
     def counted(self) -> batch_api.Batch:
@@ -272,7 +272,7 @@ class ActiveBatch(RowSource):
         return self.tally.upstream_seconds + out
 
     async def let_go(self, grace: float) -> None:
-        """Wait `grace` seconds for the rows in flight to end, then cancel them."""
+        """Wait up to `grace` seconds for the rows in flight to end, then cancel them."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._none_in_flight(), grace)
         for task in self._inflight:
@@ -292,8 +292,8 @@ class ActiveBatch(RowSource):
         self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS
 
     def _line(self, index: int, read: InputLine | None = None) -> InputLine:
-        """Return `read`, else the row's line. Raises StorageError if it cannot be read now, BodyError if it must not
-        be sent.
+        """Return `read` if given, otherwise the row's line. Raises StorageError if the line cannot be read now,
+        BodyError if it must not be sent.
         """
         try:
             assert self._input is not None

@@ -12,7 +12,7 @@ from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.dispatch.body_changes import DEFAULT_MODEL
 
 ANY = "*"
-"""As a name: every name that no upstream serves. As a model: the upstream's only model."""
+"""As a name: any name that no upstream serves. As a model: the upstream's only model."""
 _decode = json_decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -27,7 +27,7 @@ def read_alias(text: str) -> tuple[str, str]:
 
 
 class Aliases:
-    """The aliases of one server. A name that an upstream itself serves is not an alias there."""
+    """The aliases of one server. At an upstream that itself serves a name, the name is not an alias."""
 
     def __init__(self, aliases: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         self._models = dict(aliases)
@@ -36,7 +36,9 @@ class Aliases:
         return bool(self._models)
 
     def model_of(self, name: str | None, served: Collection[str]) -> str | None:
-        """Return the model that a name stands for at an upstream with the models `served`; None for no alias."""
+        """Return the model that a name stands for at an upstream with the models `served`; None if the name is not an
+        alias.
+        """
         if name is None or not self._models or name in served:
             return None
         model = self._models.get(name, self._models.get(ANY))
@@ -58,27 +60,27 @@ class ServedModels:
         self.learn(models)
 
     def learn(self, models: Sequence[str], window: int = 0) -> None:
-        """Replace the models by the upstream's current list. `window` is its largest context window in tokens."""
+        """Replace the models with the upstream's current list. `window` is its largest context window in tokens."""
         self.models = list(models)
         self._names = frozenset(models)
         self._window = window
 
     def is_full(self, tokens: TokenCounts | None) -> bool:
-        """True if a prompt and its answer fill the context window."""
+        """True if a prompt and its answer fill the whole context window."""
         return tokens is not None and tokens.output > 0 and 0 < self._window <= tokens.input + tokens.output
 
     def may_be(self, model: str | None) -> bool:
-        """True if the upstream may have a model: its list has this model, or is empty."""
+        """True if the upstream may have a model: the model is in its list, or its list is empty."""
         if model in self._names or not self.models or model is None or model == DEFAULT_MODEL:
             return True
         return self.has(model)
 
     def has(self, model: str) -> bool:
-        """True if the upstream lists a model, or the model that an alias stands for."""
+        """True if the upstream lists this model, or the model that this alias stands for."""
         return model in self._names or self._aliases.model_of(model, self._names) in self._names
 
     def sent_for(self, model: str | None) -> str | None:
-        """Return the name to send instead of a requested model; None to send the model unchanged."""
+        """Return the name to send in place of a requested model, or None to send the requested name."""
         if model in self._names:
             return None
         if model == DEFAULT_MODEL:
@@ -87,7 +89,7 @@ class ServedModels:
 
 
 def renamed(body: bytes, model: str) -> bytes:
-    """Return a request's body with another model; unchanged if it is not a JSON object."""
+    """Return a request's body with its model replaced. Return it unchanged if it is not a JSON object."""
     try:
         fields = _decode(body)
     except JSON_ERRORS:

@@ -1,4 +1,4 @@
-"""The memory of row bodies in flight: admission of rows, and the release of their room."""
+"""Memory room for row bodies in flight: admission of rows, and release of their room."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room, RoomRefusal, Rooms, RoomShare
 
 UNCOUNTED_ROW = 4096
-"""Rows up to this size, in bytes, reserve no memory room: they cost less memory than the request around them."""
+"""Rows up to this size, in bytes, reserve no memory room. They use less memory than the request around them."""
 
 
 class BodyMemory:
-    """The memory rooms of a server, as the dispatcher uses them."""
+    """The memory rooms of a server, for use by the dispatcher."""
 
     def __init__(self, rooms: Rooms, on_room: Callable[[], None]) -> None:
-        """`on_room` is called when rows may start: a refused row may fit now, or a waiting answer frees its slot for
-        others.
+        """`on_room` is called when rows may start. A refused row may fit now, or a waiting answer frees its slot for
+        other rows.
         """
         self._rooms, self._on_room = rooms, on_room
         rooms.small.on_free = rooms.large.on_free = on_room
 
     def admit(self, work: Work, full: list[Room]) -> bool:
-        """Reserve room for a row's body. False if there is no room, or if an earlier row of this turn waits for this
-        room.
+        """Reserve room for a row's body. Return False if there is no room, or if an earlier row of this turn waits
+        for the same room.
 
         `full` are the rooms that rows of this turn wait for.
         """
@@ -47,7 +47,7 @@ class BodyMemory:
             room.free(work.source.tenant, min(work.size, room.most))
 
     def ask(self, tenant: str, size: int, upstream: Upstream) -> asyncio.Future[RoomShare]:
-        """Ask for room for an upstream's answer. While the answer waits, other tenants may use its slot."""
+        """Ask for room for an upstream's answer. Other tenants may use the answer's slot while it waits."""
         granted = self._rooms.for_body(size).ask(tenant, size)
         if not granted.done():
             upstream.unread[tenant] += 1
@@ -57,7 +57,7 @@ class BodyMemory:
 
 
 class RowPayload(Payload):
-    """A row's body to send. Its room is freed once the body is sent; the row's answer asks for its own room."""
+    """A row's body to send. Its room is freed once the body is sent; the answer asks for its own room."""
 
     __slots__ = ("_memory", "_upstream", "_work")
 

@@ -1,4 +1,4 @@
-"""One HTTP request for one row, and its end in the terms of `retry`.
+"""One HTTP request for one row, and its result in the terms of `retry`.
 
 Requests that are passed through use aiohttp (see docs/decisions/0007).
 """
@@ -29,11 +29,12 @@ from orchestrator.server.memory_limits import SMALL, RoomShare
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Longest answer accepted. Many answers are in memory at once. (A row's answer may have half: its result is one
-line.)
+"""Maximum bytes of an answer, because many answers are in memory at once.
+
+A row's answer may have half of this, because its result is one line.
 """
 MAX_TEXT_BYTES = 65_536
-"""Maximum number of bytes kept of an error that is not a JSON object."""
+"""Maximum bytes to keep of an error body that is not a JSON object."""
 _GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 T = TypeVar("T")
 _ENDS = {
@@ -49,7 +50,7 @@ _ENDS = {
 class Reply(msgspec.Struct, frozen=True):
     """The end of one attempt, with the answer's body. `detail` describes the end and never contains the prompt.
 
-    `standings` are the rates that the answer states, None if not read or not stated. `tokens` come from the body,
+    `standings` are the rates that the answer states, or None if not read or not stated. `tokens` come from the body;
     None if not read yet. `place` is the memory share of a large body.
     """
 
@@ -63,13 +64,13 @@ class Reply(msgspec.Struct, frozen=True):
     place: RoomShare | None = None
 
     def drop(self) -> None:
-        """Give back the body's memory, unless the body is still to be written as a result."""
+        """Free the body's memory, unless the body is still to be written as a result."""
         if self.place is not None and not self.place.is_handed_on:
             self.place.give_back()
 
 
 class Client:
-    """Posts JSON to one server. With `reads_rates`, it reads the rates that answers state."""
+    """Posts JSON to one server. With `reads_rates`, it reads the rate limits that answers state."""
 
     def __init__(self, root: str, headers: dict[str, str], timeout: float, *, reads_rates: bool = False) -> None:
         self._reads_rates = reads_rates
@@ -81,7 +82,7 @@ class Client:
         await self._pool.close()
 
     async def post(self, path: str, body: bytes | Payload) -> Reply:
-        """Make one attempt. Never raises, whatever the server does; cancellation passes through."""
+        """Make one attempt. Never raises an error, whatever the server does. Cancellation still passes through."""
         try:
             answer = await self._pool.post(path, body)
         except http1.TooLongError as error:
@@ -104,9 +105,9 @@ class Client:
 
 
 def _reply(path: str, answer: http1.HttpAnswer) -> Reply:
-    """Return the reply. A body that says it is not an answer becomes an error, or is retried.
+    """Return the reply. A body that is not an answer becomes an error, or is retried.
 
-    This applies only to endpoints that generate text: a video's status, for example, may well be `queued`.
+    This applies only to endpoints that generate text. The status of a video, for example, may be `queued`.
     """
     if answer.status >= 300:
         return _unlike(answer)
@@ -129,7 +130,7 @@ def _reply(path: str, answer: http1.HttpAnswer) -> Reply:
 
 
 def is_object(body: bytes) -> bool:
-    """True if a body is a JSON object in UTF-8, not deeper than later readers accept."""
+    """True if a body is a JSON object in UTF-8 that is not nested too deeply for later readers."""
     return _read(body, _decode_object) is not None
 
 
@@ -144,7 +145,7 @@ def _read(body: bytes, decode: Callable[[bytes], T]) -> T | None:
 
 
 class _Object(msgspec.Struct):
-    """Any JSON object. Its fields are checked and skipped."""
+    """Any JSON object. Its fields are validated as JSON but not kept."""
 
 
 _decode_object = json_decoder(_Object).decode

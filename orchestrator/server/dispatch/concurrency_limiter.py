@@ -1,15 +1,15 @@
 """Learns how many rows an upstream gets at once, without a constant to tune. Pure: time is an argument.
 
-With vLLM's gauges the limit follows vLLM's queue. While no request waits, each reading doubles the limit. If too many
-wait, the limit falls at once to the running requests plus a small standing queue. So the limit grows as fast as
-readings, not as slowly as answers. Too short a queue costs throughput; too long a queue does not.
+With vLLM's gauges, the limit follows vLLM's queue. While no request waits, each reading doubles the limit. If too
+many wait, the limit falls at once to the running requests plus a small standing queue. So the limit grows at the pace
+of the readings, not of the answers. A queue that is too short costs throughput; a queue that is too long does not.
 
-Without gauges, the limiter measures flights: as many answers as the limit. Each flight doubles the limit while
-throughput grows. Then the limit stays at the last value that raised throughput, and tries a little more from time to
-time. If all rows of a flight plainly ran in parallel, a low limit is multiplied by four; if that was too far, it is
-halved.
+Without gauges, the limiter measures flights. A flight is as many answers as the limit. Each flight doubles the limit
+while throughput grows. Then the limit stays at the last value that raised throughput, and tries a little more from
+time to time. If all rows of a flight clearly ran in parallel, a low limit is multiplied by four. If that was too far,
+it is halved.
 
-A refusal for overload or a time-out cuts the limit by a third, at most once a flight. `Retry-After` closes the
+A refusal for overload or a time-out cuts the limit by a third, at most once per flight. `Retry-After` closes the
 limiter for a while.
 """
 
@@ -22,7 +22,7 @@ from msgspec import Struct
 NEVER = float("-inf")
 START = 16
 START_WITH_GAUGES = 64
-"""First limit with gauges: a queue at vLLM costs nothing, and with long prompts its gauges lag by a whole step."""
+"""First limit with gauges. A queue at vLLM costs nothing; with long prompts, its gauges lag by a whole step."""
 FLOOR = 2
 CUT = 0.7
 FULL = 0.9
@@ -32,7 +32,7 @@ GAIN = 1.3
 LEAP = 4
 LEAP_BELOW = 256
 ABREAST = 0.7
-"""Least share of a flight's rows that ran in parallel, to conclude that no row waited for another."""
+"""Minimum share of a flight's rows that ran in parallel, to conclude that no row waited for another."""
 SMALL_GAIN = 1.05
 TRY_MORE = 1.25
 TRY_MORE_SECONDS = 10.0
@@ -41,7 +41,7 @@ SHORTEST_FLIGHT = 0.05
 FIRST_CLOSED = 0.1
 MOST_PAUSES = 50
 MOST_REFUSED = 4
-"""After this many consecutive refusals without `Retry-After`, at the lowest limit, the limiter closes for a while."""
+"""Consecutive refusals without `Retry-After`, at the lowest limit, after which the limiter closes for a while."""
 LONGEST_CLOSED = 5.0
 """Seconds after which other rows are tried, even if a refusal asked for a longer wait."""
 INTERACTIVE_SECONDS = 10.0
@@ -49,7 +49,7 @@ INTERACTIVE_SHARE = 0.25
 
 
 class Move(StrEnum):
-    """Cause of the limit's last change, as a word for metrics. `ConcurrencyLimiter.reason` adds figures."""
+    """Cause of the limit's last change, as a label for metrics. `ConcurrencyLimiter.reason` adds figures."""
 
     START = "start"
     LEARNED = "learned"
@@ -63,10 +63,10 @@ class Move(StrEnum):
 
 
 class Gauges(Struct, frozen=True):
-    """An upstream's own figures: requests running and waiting, KV-cache use from 0 to 1, and preemptions.
+    """An upstream's own metrics: requests running and waiting, KV-cache use from 0 to 1, and preemptions.
 
-    Preemptions, `cache_queries` and `cache_hits` are totals since the engine's start. The last two count prompt
-    tokens looked up and found in the prefix cache.
+    Preemptions, `cache_queries` and `cache_hits` are totals since the engine's start. `cache_queries` counts prompt
+    tokens looked up in the prefix cache; `cache_hits` counts those found.
     """
 
     running: int
@@ -80,8 +80,8 @@ class Gauges(Struct, frozen=True):
 class ConcurrencyLimiter:
     """The concurrency limit of an upstream. `move` and `reason` explain its last change.
 
-    `growing` is True while the limiter still looks for the best limit. The limit begins at `learned`, the best limit
-    of an earlier run, or else at `start`. A `fixed` limit never changes.
+    `growing` is True while the limiter still looks for the best limit. The limit starts at `learned`, the best limit
+    of an earlier run, or otherwise at `start`. A `fixed` limit never changes.
     """
 
     def __init__(self, ceiling: int, learned: int | None = None, start: int = START, *, fixed: bool = False) -> None:
@@ -105,11 +105,11 @@ class ConcurrencyLimiter:
 
     @classmethod
     def fixed(cls, limit: int) -> ConcurrencyLimiter:
-        """Return a limiter with a constant limit. Only a `Retry-After` closes it for a while."""
+        """Return a limiter with a constant limit. Only a `Retry-After` closes the limiter for a while."""
         return cls(limit, start=limit, fixed=True)
 
     def room(self, now: float, interactive: int) -> int:
-        """Return how many rows may be in flight now, in addition to this many interactive requests."""
+        """Return how many rows may be in flight now, besides `interactive` interactive requests."""
         if now < self._closed_until or now < self._paused_until:
             return 0
         if interactive:
@@ -121,9 +121,11 @@ class ConcurrencyLimiter:
     def overloaded(
         self, now: float, sent_at: float, retry_after: float | None = None, *, pause: float = FIRST_CLOSED
     ) -> None:
-        """Note that the upstream refused a row that was sent at `sent_at`. All refusals of one flight cause one cut.
+        """Record that the upstream refused a row that was sent at `sent_at`. All refusals of one flight cause one
+        cut.
 
-        `pause` is the first of the growing pauses for an upstream that refuses everything without a `Retry-After`.
+        `pause` is the first of the growing pauses. They apply if an upstream refuses everything without a
+        `Retry-After`.
         """
         if retry_after:
             self._closed_until = max(self._closed_until, now + min(retry_after, LONGEST_CLOSED))
@@ -136,7 +138,7 @@ class ConcurrencyLimiter:
                 self._paused_until = now + min(LONGEST_CLOSED, pause * min(2**more, MOST_PAUSES))
 
     def timed_out(self, now: float, sent_at: float) -> None:
-        """Note that a row sent at `sent_at` timed out."""
+        """Record that a row sent at `sent_at` timed out."""
         self._cut(now, sent_at, Move.TIMEOUT, "rows timed out")
 
     def _cut(self, now: float, sent_at: float, move: Move, reason: str) -> None:
@@ -147,8 +149,8 @@ class ConcurrencyLimiter:
             self._set(limit, move, reason)
 
     def completed(self, now: float, inflight: int, seconds: float = 0.0) -> None:
-        """Note an answer after `seconds`. `inflight` counts the rows in flight when the answer came, including its
-        own.
+        """Record an answer that took `seconds`. `inflight` is the number of rows in flight when it came, including
+        its own.
         """
         self._refused, self._paused_until = 0, NEVER
         self._flight.answered(now, seconds)
@@ -158,7 +160,7 @@ class ConcurrencyLimiter:
             self._by_throughput(now)  # at once, not only at the next reading
 
     def observe(self, now: float, inflight: int, gauges: Gauges | None) -> None:
-        """Adjust the limit to the rows in flight and the gauges, if any. Call it a few times a second."""
+        """Adjust the limit to the rows in flight and the gauges, if any. Call this a few times a second."""
         is_alone = now - self._interactive_at >= INTERACTIVE_SECONDS
         self._is_blind = is_alone and gauges is None
         if not is_alone:
@@ -236,7 +238,9 @@ class _Flight:
         self._shortest = float("inf")
 
     def after_failure(self, limit: int) -> int:
-        """Return the limit after a failure in this flight. A leap that led to the failure is halved."""
+        """Return the limit after a failure in this flight. If a fourfold increase led to the failure, the limit is
+        halved.
+        """
         return limit if self._leapt_from is None else min(limit, 2 * self._leapt_from)
 
     def begin(self, now: float) -> None:
@@ -256,18 +260,18 @@ class _Flight:
         return self._settled_at is None and self._is_abreast(limit)
 
     def _is_abreast(self, limit: int) -> bool:
-        """True if the rows of this flight ran in parallel: they came back as fast as if none had waited."""
+        """True if the rows of this flight ran in parallel. They were answered as fast as if none had waited."""
         taken = self._last_answer - max(self.since, self._first_sent)
         return taken > 0 and self.completed * self._shortest >= ABREAST * limit * taken
 
     def settle(self, now: float) -> None:
-        """Keep the limit for a while, and forget the best throughput so far."""
+        """Keep the current limit for a while, and forget the best throughput so far."""
         self._settled_at, self._flights, self._best_rate, self._best_limit = now, 0, 0.0, 0
         self._may_leap, self._leapt_from = False, None
         self.begin(now)
 
     def judge(self, now: float, rate: float, limit: int) -> tuple[int, Move]:
-        """Return the next limit after a full flight at `limit` that gave `rate` answers a second."""
+        """Return the next limit and its cause, after a full flight at `limit` with `rate` answers per second."""
         self._flights += 1
         if self._settled_at is None:
             is_abreast, leapt_from = self._is_abreast(limit), self._leapt_from

@@ -42,21 +42,22 @@ log = logging.getLogger(__name__)
 # A row that may crash the engine has its last try alone, so that no row is given up for another row's fault.
 ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
-"""Pause after an engine's death. A dying engine accepts connections to the very end, and must not get a row's last
-try.
+"""Pause after an engine's death, in seconds.
+
+A dying engine accepts connections until the very end. The pause keeps it from getting a row's last try.
 """
 ANSWERED = RetryVerdict(KEEP)
 _size = attrgetter("size")
 
 
 class Dispatcher:
-    """Keeps every upstream at its limit with rows of the running batches, in turn."""
+    """Fills every upstream up to its limit with rows of the running batches, in turn."""
 
     def __init__(
         self, upstreams: list[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool,
         expected_models: Collection[str] = (), rooms: Rooms | None = None,
     ) -> None:  # fmt: skip
-        """`upstreams` may change later, by `join` and `leave`. Rows for `expected_models` wait for an upstream.
+        """`upstreams` may change later through `join` and `leave`. Rows for `expected_models` wait for an upstream.
 
         `rooms` is the memory for the bodies of rows and answers.
         """
@@ -78,16 +79,16 @@ class Dispatcher:
         self.refused = RefusedRows()
         self._verdicts = Verdicts(retry_delay, self.refused)
         self.problem: str | None = None
-        """An internal error that keeps rows from progressing, or None."""
+        """Internal error that keeps rows from progressing, or None."""
 
     def probed(self, upstream: Upstream) -> None:
-        """Give rows to an upstream whose probe went well. End its outage if there are no rows to try."""
+        """Give rows to an upstream after a successful probe. If no row is left to try, end its outage."""
         if upstream.outage.is_open and not self.sources:
             upstream.recover()
         self.top_up()
 
     def top_up(self, at: Upstream | None = None) -> None:
-        """Start workers for waiting rows on upstreams below their limit. Call it on any change.
+        """Start workers for waiting rows on upstreams below their limit. Call this after any change.
 
         If only `at` has changed, only this upstream is considered.
         """
@@ -115,7 +116,7 @@ class Dispatcher:
         return True
 
     def review(self, rows_per_second: float) -> None:
-        """Review the deadlines of batches; call it about once a second."""
+        """Review the deadlines of batches. Call this about once a second."""
         self.refused.prune()
         self.sources.review(clock_now().timestamp(), rows_per_second)
 
@@ -138,7 +139,7 @@ class Dispatcher:
             self.problem = "a row is stuck until the next start: an internal error; see the log"
 
     def _isolate(self) -> None:
-        """Empty one upstream for the first row on its last try, then send this row alone."""
+        """Empty one upstream for the first row that is on its last try, then send this row alone."""
         if self._alone is not None or time.monotonic() < self._next_alone_at:
             return
         if self._last_tries:
@@ -162,11 +163,13 @@ class Dispatcher:
         return len(self._tasks)
 
     def join(self, upstream: Upstream) -> None:
-        """Add an upstream. It gets rows as soon as it is well."""
+        """Add an upstream. It gets rows as soon as it is healthy."""
         self.upstreams.append(upstream)
 
     async def leave(self, upstream: Upstream, seconds: float) -> None:
-        """Give an upstream no more rows. Rows in flight may take `seconds` more; then they go to other upstreams."""
+        """Stop giving rows to an upstream. Rows in flight may take `seconds` more; then they go to other
+        upstreams.
+        """
         upstream.leave()
         if tasks := [task for task, at in self._tasks.items() if at is upstream]:
             _, late = await asyncio.wait(tasks, timeout=seconds)
@@ -178,13 +181,13 @@ class Dispatcher:
         self.top_up()
 
     async def drain(self, seconds: float) -> None:
-        """Send nothing more, and wait up to `seconds` for rows in flight."""
+        """Stop sending, and wait up to `seconds` for rows in flight."""
         self._enabled = False
         if self._tasks and seconds > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
 
     async def close(self) -> None:
-        """End every worker. Rows in flight get no result and run again after the next start."""
+        """End every worker. Rows in flight get no result and are sent again after the next start."""
         self._enabled = False
         tasks = list(self._tasks)
         for task in tasks:
@@ -229,7 +232,7 @@ class Dispatcher:
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
         """True if an upstream may have the source's model.
 
-        A row for a model that no upstream will have goes to any upstream, which refuses it.
+        If no upstream will have a row's model, the row goes to any upstream, which refuses it.
         """
         model = source.model
         if upstream.served.may_be(model):
@@ -286,7 +289,9 @@ class Dispatcher:
                 self.top_up()
 
     def _handle_reply(self, upstream: Upstream, work: Work, reply: Reply | None, sent_at: float, now: float) -> None:
-        """End a row or retry it, by its reply. None: the row is no longer wanted, or goes to another upstream."""
+        """End or retry a row according to its reply. A reply of None means that the row is no longer wanted or moves
+        to another upstream.
+        """
         if reply is None:
             self._again(work)
             return
@@ -310,7 +315,9 @@ class Dispatcher:
                 reply.drop()
 
     async def _read_ahead(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
-        """Read a long row before it is sent; False if the row is no longer wanted, or goes to another upstream."""
+        """Read a long row before it is sent. Return False if the row is no longer wanted or moves to another
+        upstream.
+        """
         try:
             if not work.source.is_stopping:
                 await work.source.read_ahead(work)
@@ -322,7 +329,9 @@ class Dispatcher:
         return True
 
     def _is_taken_back(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
-        """True if a cancelled task continues: its batch took the row back, or its upstream is leaving."""
+        """Return True, and undo the cancellation, if a cancelled task must continue. Its batch took the row back, or
+        its upstream is leaving.
+        """
         if not (work.source.is_stopping or upstream.is_leaving) or not self._enabled:
             return False
         task.uncancel()

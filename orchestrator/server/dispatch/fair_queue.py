@@ -1,8 +1,8 @@
 """Decides which tenant's batch gives the next row. Pure: time is an argument.
 
 Tenants share upstreams equally, measured in the bytes of their rows. A tenant's batches go one after another,
-earliest deadline first. The planner counts on this order, and no other order meets as many deadlines. A tenant that
-could miss a deadline at the present rate goes first; among such tenants, the earliest deadline decides.
+earliest deadline first. The planner counts on this order, and no other order meets as many deadlines. A tenant goes
+first if it could miss a deadline at the present rate. Among several of these tenants, the earliest deadline decides.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Generic, Protocol, TypeVar
 from orchestrator.core.engine_order import turn
 
 TIGHT = 0.5
-"""A batch is urgent if, alone at the present rate, it would need more than this share of its remaining time."""
+"""Urgency threshold. A batch is urgent if, alone at the present rate, it would need more than this share of its
+remaining time.
+"""
 ROW_BYTES = 256
-"""Bytes added to each row's size."""
+"""Bytes added to each row's size as a fixed cost."""
 
 
 class WaitingBatch(Protocol):
@@ -32,9 +34,9 @@ class WaitingBatch(Protocol):
 
 
 class KeepsTurnError(Exception):
-    """A batch's row has no room now. The batch is passed over and keeps its turn.
+    """Raised if there is no room now for a batch's row. The batch is passed over and keeps its turn.
 
-    `of_tenant`: no other batch of its tenant could give a row either.
+    `of_tenant` is true if no other batch of its tenant could give a row either.
     """
 
     def __init__(self, *, of_tenant: bool = False) -> None:
@@ -57,7 +59,7 @@ class _Entry(Generic[S]):
 
 
 class _Tenant(Generic[S]):
-    """A tenant's batches that may have rows, as a heap. `served` is the tenant's virtual time."""
+    """A tenant's batches that may have rows, as a heap. `served` is the tenant's virtual time in the fair queue."""
 
     __slots__ = ("batches", "number", "served")
 
@@ -70,7 +72,7 @@ class _Tenant(Generic[S]):
 
 
 class Fair(Generic[S]):
-    """The batches that have rows, in the order of service."""
+    """The batches that have rows, in the order in which they are served."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant[S]] = {}
@@ -90,7 +92,7 @@ class Fair(Generic[S]):
         return len(self._sources)
 
     def add(self, source: S) -> None:
-        """Add a batch; its tenant gets no credit for the time before."""
+        """Add a batch. Its tenant gets no credit for earlier times without rows."""
         tenant = self._tenants.setdefault(source.tenant, _Tenant(next(self._numbers)))
         self._sources.append(source)
         self._dry.append((tenant, _Entry(source, next(self._numbers))))
@@ -110,7 +112,7 @@ class Fair(Generic[S]):
             heapq.heapify(self._turns)
 
     def review(self, now: float, rows_per_second: float) -> None:
-        """Decide which tenants are urgent. Call it about once a second."""
+        """Decide which tenants are urgent. Call this about once a second."""
         self._urgent.clear()
         if len(self._tenants) < 2 or rows_per_second <= 0:
             return
@@ -123,14 +125,14 @@ class Fair(Generic[S]):
         self._urgent = [self._tenants[tenant] for tenant in urgent]
 
     def wake(self) -> None:
-        """Let every asker ask again, because there may be new rows."""
+        """Let every asker try again, because there may be new rows."""
         self._refused.clear()
 
     def take(self, asker: Hashable, take: Callable[[S], T | None], size: Callable[[T], int]) -> T | None:
-        """Return the next row for an asker. `take` returns a row of a batch or None, `size` a row's bytes.
+        """Return the next row for an asker. `take` returns a row of a batch or None; `size` returns a row's bytes.
 
-        If no batch gives a row, the asker gets None until `wake`. Batches without a row are asked again only if no
-        other batch gives one, so that many waiting batches cost nothing. `take` may raise KeepsTurnError.
+        If no batch gives a row, the asker gets None until `wake`. A batch that gave no row is asked again only if no
+        other batch gives one. So many waiting batches cost nothing. `take` may raise KeepsTurnError.
         """
         if asker in self._refused:
             return None
@@ -198,7 +200,7 @@ class Fair(Generic[S]):
         heapq.heapify(self._turns)
 
     def _revive(self) -> None:
-        """Requeue batches that gave no row. A tenant that had no other batch gets no credit for that time."""
+        """Requeue batches that gave no row. A tenant without any other batch gets no credit for that time."""
         turns = {id(tenant) for tenant in self._turns}
         for tenant, entry in self._dry:
             if id(tenant) not in turns:

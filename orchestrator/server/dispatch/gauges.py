@@ -1,4 +1,4 @@
-"""vLLM's gauges, from its metrics page. Pure."""
+"""vLLM's gauges, parsed from its metrics page. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SAMPLE = re.compile(
 _SHARES = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
 _LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d{1,12})"')
 MOST = 1e12
-"""Largest plausible count. Larger figures count as this number."""
+"""Maximum plausible count. Larger figures are reduced to this number."""
 
 
 def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
-    """Return the gauges and the tokens in the KV cache (0: not stated); None if the page is not vLLM's.
+    """Return the gauges and the KV cache size in tokens (0: not stated); None if the page is not vLLM's.
 
-    Figures of several engines behind one address (data parallel, a router) are added up. Only cache use is the
-    fullest cache's.
+    Figures of several engines behind one address (data parallel, a router) are added up. Cache use is the exception:
+    the fullest cache counts.
     """
     found: dict[bytes, float] = {}
     tokens = 0

@@ -1,7 +1,7 @@
 """A pool of HTTP/1.1 connections that are kept open and reused.
 
-This is the server's hot path: for each row, a general client costs more than all other work (docs/decisions/0007).
-Most features of such a client must not apply here: no redirects, no cookies, no proxies, no retries.
+This is the server's hot path. For each row, a general client costs more than all other work (docs/decisions/0007).
+The pool has no redirects, cookies, proxies or retries, because they must not apply here.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ __all__ = (
 )  # fmt: skip
 
 IDLE_SECONDS = 4.0
-"""A connection that idled longer is not reused: uvicorn, and so vLLM, closes connections after five seconds."""
+"""Seconds after which an idle connection is not reused. uvicorn, and so vLLM, closes idle connections after five
+seconds.
+"""
 ADDRESS_SECONDS = 60.0
-"""Seconds for which a name's resolved addresses are reused."""
+"""Seconds for which the resolved addresses of a host name are reused."""
 LATEST_LOOK = 1.0
 """Maximum seconds between two checks for overdue requests."""
 
@@ -45,7 +47,7 @@ LATEST_LOOK = 1.0
 class ConnectionPool:
     """Connections to one server, for one event loop. `timeout` is for a whole request, in seconds.
 
-    `url` is the server's root, `http` or `https`. The system's trusted certificates apply.
+    `url` is the server's root, `http` or `https`. HTTPS uses the system's trusted certificates.
     """
 
     def __init__(
@@ -68,13 +70,13 @@ class ConnectionPool:
         self._look: asyncio.TimerHandle | None = None
 
     def post(self, path: str, body: bytes | Payload) -> Coroutine[Any, Any, HttpAnswer]:
-        """POST a body and wait for the whole answer. Returns an answer of any status. Raises ExchangeError."""
+        """POST a body and wait for the whole answer. Return the answer, whatever its status. Raises ExchangeError."""
         payload = Payload(body) if isinstance(body, bytes) else body
         head = b"%s%d\r\n\r\n" % (self._heads.get(path) or self._head(path), len(payload.content))
         return self._exchange(head, payload)
 
     async def get(self, path: str) -> HttpAnswer:
-        """GET a page. Returns an answer of any status. Raises ExchangeError."""
+        """GET a page. Return the answer, whatever its status. Raises ExchangeError."""
         loop = asyncio.get_running_loop()
         head = f"GET {self._target(path)} HTTP/1.1\r\n".encode() + self._lines + b"\r\n"
         if (kept := self._idle_one(loop.time())) is not None:
@@ -174,10 +176,11 @@ class ConnectionPool:
         self._look = loop.call_later(min(LATEST_LOOK, self._timeout / 4), self._give_up_late, loop)
 
     def _give_up_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End overdue requests, with one timer for all: a timer per request would cost every row time.
+        """End overdue requests, using one timer for all of them. A timer per request would slow down every row.
 
-        A request ends only at the second check that finds it late. After a pause of this process (SIGSTOP, a machine
-        that slept), timers fire before sockets are read. An answer that has arrived is billed, so it must be read.
+        A request ends only at the second check that finds it overdue. After a pause of this process (SIGSTOP, a
+        sleeping machine), timers fire before sockets are read. An answer that has arrived is billed, so it must be
+        read.
         """
         now = loop.time()
         for connection in [one for one in self._busy if one.deadline <= now]:

@@ -1,6 +1,6 @@
 """One connection to an upstream, for one request at a time: an asyncio protocol, parsed by llhttp.
 
-A caller must know whether a request may have reached the other side, so each failure has its own class.
+A caller must know if a request may have reached the upstream, so each kind of failure has its own class.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from orchestrator.server.memory_limits import SMALL, RoomShare
 
 MAX_HEAD_BYTES = 256 * 1024
 MOST_DIGITS = 18
-"""Maximum digits of a stated length. Python parses thousands of digits slowly, and then refuses them."""
+"""Maximum digits of a stated length. Python is slow to parse thousands of digits, and then refuses them."""
 JOINED_BYTES = 64 * 1024
-"""Up to this length, body and head are sent in one piece. Copying a longer body would cost more."""
+"""Maximum bytes of a body that is joined to its head and sent in one piece. Copying a longer body would cost more."""
 PATIENT_SECONDS = 30.0
-"""Least seconds for the remainder of an answer once its room is granted."""
+"""Minimum seconds to receive the rest of an answer once its room is granted."""
 NOTHING = Payload(b"")
 
 
 class ExchangeError(Exception):
-    """A request without an answer. The text says why, and does not quote the request."""
+    """Raised if a request got no answer. The message says why, and does not quote the request."""
 
 
 class NotConnectedError(ExchangeError):
-    """No connection: the request was not sent."""
+    """Raised if there was no connection, so the request was not sent."""
 
 
 class ConnectTimeoutError(NotConnectedError):
-    """No connection within the time limit."""
+    """Raised if no connection was made within the time limit."""
 
 
 class ConnectionCutError(ExchangeError):
-    """The connection ended before the answer was complete: the request may have been carried out."""
+    """Raised if the connection ended before the answer was complete. The request may have been carried out."""
 
 
 class NotHTTPError(ExchangeError):
-    """The response is not HTTP/1.1, or has an encoding that was not requested."""
+    """Raised if the response is not HTTP/1.1, or has an encoding that was not requested."""
 
 
 class NoAnswerError(ExchangeError):
-    """The answer was not complete within the time limit."""
+    """Raised if the answer was not complete within the time limit."""
 
 
 class TooLongError(ExchangeError):
-    """The answer is longer than allowed. `status` is its HTTP status."""
+    """Raised if the answer is longer than allowed. `status` is its HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__("the answer is too long")
@@ -61,7 +61,7 @@ class TooLongError(ExchangeError):
 
 
 class HttpAnswer(Struct, frozen=True):
-    """A complete answer. Header names are lower case; of a repeated header the first counts.
+    """A complete answer. Header names are lower case. If a header is repeated, the first value counts.
 
     `place` is the memory share of a large body. The receiver must give it back.
     """
@@ -103,7 +103,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def waits_for_room(self) -> bool:
-        """True while reading is paused for lack of room for the answer."""
+        """True while reading is paused because there is no room for the answer."""
         return self._asked is not None
 
     def send(self, waiter: asyncio.Future[HttpAnswer], head: bytes, payload: Payload) -> None:
@@ -211,7 +211,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._complete()
 
     def _need(self, size: int) -> None:
-        """Reserve room for an answer of this size, and pause reading until there is room."""
+        """Reserve room for an answer of `size` bytes. Pause reading until there is room."""
         self._counted = size
         # An answer that waits for a large amount may hold a small amount, never the other way round: no deadlock.
         if self._asked is not None or (asked := self._payload.ask(size)) is None:
@@ -294,5 +294,5 @@ def _decompressed(answer: HttpAnswer, most: int) -> HttpAnswer:
 
 
 def _cause(error: HttpParserError) -> str:
-    """Return the message of our own callback's error if there is one, else the parser's."""
+    """Return the message of the error raised in our own callback, or the parser's message if there is none."""
     return str(error.__context__ or error)

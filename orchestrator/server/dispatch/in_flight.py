@@ -1,4 +1,4 @@
-"""Requests on their way to an upstream, and the batches they come from."""
+"""Requests in flight to an upstream, and the batches that they come from."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room
 
 SUSPECT_CUTS = 2
-"""After this many cut connections, a row may be crashing the engine. Only one such row is in flight at a time."""
+"""Number of cut connections after which a row may be crashing the engine. Only one of these rows is in flight at a
+time.
+"""
 UNREADABLE_SECONDS = 1.0
-"""Seconds until a row that cannot be read is tried again."""
+"""Seconds before an unreadable row is read again."""
 NO_TRIES: Counter[AttemptFault] = Counter()
 
 
 class Work(Struct, eq=False):
-    """One request on its way: a row, or several rows packed into one request.
+    """One request in flight: a row, or several rows packed into one request.
 
-    `held` is the memory room of its body, None if it has none now. `tries` counts failed attempts by fault, and
-    `attempts` counts all attempts. `failed_on` is the upstream of the last failed attempt. `size` is the bytes of its
-    rows. `packed` and `packed_ids` are the rows of its pack. `custom_id` is JSON, once read. `line` was read ahead.
+    `held` is the memory room of its body, or None if it has none now. `tries` counts failed attempts by fault;
+    `attempts` counts all attempts. `failed_on` is the upstream of the last failed attempt. `size` is the size of its
+    rows in bytes. `packed` and `packed_ids` are the rows of its pack. `custom_id` is JSON, once it has been read.
+    `line` was read ahead.
 
     `upstream_seconds` is the row's share of the upstreams' time. `ticket` is the row's count against an upstream's
-    rates. `refused_at` is when the first attempt was sent that met a refused account. `is_at_fault`: an upstream
-    answered other rows after this row failed there.
+    rates. `refused_at` is the send time of the first attempt that met a refused account. `is_at_fault` is true if an
+    upstream answered other rows after this row failed there.
     """
 
     source: RowSource
@@ -55,14 +58,14 @@ class Work(Struct, eq=False):
     ticket: Ticket | None = None
 
     def failed_by(self, fault: AttemptFault) -> int:
-        """Count a failed attempt. Return how many attempts failed by this fault."""
+        """Count a failed attempt. Return how many attempts have failed by this fault."""
         if self.tries is NO_TRIES:
             self.tries = Counter()
         self.tries[fault] += 1
         return self.tries[fault]
 
     def forgive(self) -> None:
-        """Reset the tries that failed while the upstream was at fault for all rows."""
+        """Reset the tries that failed while the upstream was at fault for every row."""
         for fault in SHARED_FAULTS if self.tries is not NO_TRIES else ():
             self.tries[fault] = 0
 
@@ -73,7 +76,7 @@ class Work(Struct, eq=False):
 
 
 class RowSource(Protocol):
-    """A running batch: the source of rows, and the receiver of their results."""
+    """A running batch, which supplies rows and receives their results."""
 
     batch_id: str
     tenant: str
@@ -89,38 +92,38 @@ class RowSource(Protocol):
         """Number of rows without a result."""
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """Return the next row for an upstream, or None if the upstream can have no row now.
+        """Return the next row for an upstream, or None if there is no row for it now.
 
-        `elsewhere`: other upstreams can take the rows that failed on this one.
+        `elsewhere` is true if other upstreams can take the rows that failed on this upstream.
         """
 
     def give_back(self, work: Work) -> None:
         pass
 
     def put_back(self, work: Work) -> None:
-        """Put back a row for which there was no room. The row is taken next."""
+        """Put back a row for which there was no room. It will be the next row taken."""
 
     def unpack(self, work: Work) -> None:
         """Requeue the rows of a failed pack, one by one."""
 
     def tokens(self, work: Work) -> int:
-        """Estimate the tokens that a request counts against a limit."""
+        """Estimate the tokens that a request counts against a rate limit."""
 
     def leaves(self, work: Work) -> None:
         """Log that a request is about to be sent. If this raises StorageError, the request must not be sent."""
 
     def came_back(self, work: Work) -> None:
-        """Note that a request costs nothing: it was answered without a result, or never sent."""
+        """Record that a request is free of charge: it was answered without a result, or never sent."""
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
-        """Note the task that sends a row. Cancelling the task takes the row back."""
+        """Record the task that sends a row. Cancelling this task takes the row back."""
 
     def leave(self, task: asyncio.Task[None]) -> None:
-        """Forget a task that was answered or cancelled."""
+        """Forget a task that has ended, by an answer or by cancellation."""
 
     async def read_ahead(self, work: Work) -> None:
-        """Read a long row in a thread, so that other rows are served meanwhile. Only `request_body` raises errors of
-        this read.
+        """Read a long row in a thread, so that other rows are served meanwhile. Errors of this read are raised later
+        by `request_body`.
         """
         return
 
@@ -130,14 +133,16 @@ class RowSource(Protocol):
         """
 
     def refuse(self, work: Work, fault: LineError) -> None:
-        """End a row without an answer: the row must not be sent, or an internal error occurred."""
+        """End a row without an answer, because it must not be sent or because of an internal error."""
 
     def hold(self, reason: str) -> None:
-        """Give no rows for a while, because giving one failed for `reason`."""
+        """Stop giving rows for a while, after giving a row failed for `reason`."""
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
-        """Record a row's answer, or the reason why it has none. False if the row is a pack that must be unpacked."""
+        """Record a row's answer, or the reason why it has no answer. Return False if the row is a pack that must be
+        unpacked.
+        """
 
     @property
     def is_stopping(self) -> bool:
-        """True if rows of this batch are no longer sent."""
+        """True if rows of this batch will not be sent any more."""

@@ -1,4 +1,4 @@
-"""The rows of a batch's input file, read again one by one as they are sent."""
+"""The rows of a batch's input file. Each row is read again when it is sent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from orchestrator.server.dispatch.plan import InputRows
 from orchestrator.server.dispatch.request_header import InputLine, decode_line
 
 BLOCK_BYTES = 128 * 1024
-"""Bytes read at once if rows are sent in the file's order. A row larger than a quarter of this is read alone."""
+"""Bytes per read if rows are sent in the file's order. A row larger than a quarter of this is read by itself."""
 
 
 class Unreadable(Exception):
-    """A row, even its id, cannot be read now; the text says why. Someone may still restore the file."""
+    """Raised if a row, including its id, cannot be read now. The message says why. The file may still be restored."""
 
 
 class Input:
-    """An open input file and its plan. Raises OSError if the file cannot be opened."""
+    """An open input file and its plan. Creating it raises OSError if the file cannot be opened."""
 
     def __init__(self, path: Path, plan: InputRows) -> None:
         self.plan = plan
@@ -62,7 +62,7 @@ class Input:
             raise BodyError(f"Row {index + 1:,} of the input file {said}.", None, "invalid_json_line") from None
 
     def _read(self, index: int) -> bytes:
-        """Return a row, from the last block if possible: a system call costs more than all else done for a row."""
+        """Return a row, from the last block if possible. A system call costs more than all other work for a row."""
         offsets = self.plan.offsets
         begin, end = offsets[index], offsets[index + 1]
         follows, self._next = begin == self._next, end
@@ -74,7 +74,7 @@ class Input:
         return self._block[begin - at : end - at]
 
     def custom_id(self, index: int) -> msgspec.Raw:
-        """Return a row's id as JSON; null if it cannot be read."""
+        """Return a row's id as JSON, or null if it cannot be read."""
         with contextlib.suppress(OSError):
             return request_lines.find_custom_id(self.plan.read(self._fd, index)) or batch_api.NO_BODY
         return batch_api.NO_BODY

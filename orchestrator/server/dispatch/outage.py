@@ -1,7 +1,8 @@
 """Distinguishes an upstream that fails for all rows from a row that fails by itself. Pure.
 
 A gateway whose engine is down answers every row with an error. A working engine also answers with an error if it
-cannot handle a row. A success decides: a row is at fault if the upstream answers other rows after this row failed.
+cannot handle a row. A later success decides. If the upstream answers other rows after a row failed, that row is at
+fault.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
 MANY_ROWS = 10
-"""If this many rows fail and none succeeds, the upstream is at fault, however few tries each row has had."""
+"""Number of failed rows, without any success, after which the upstream is at fault, even if the rows have tries
+left.
+"""
 SOME_ROWS = 3
-"""If this many rows fail all their tries and none succeeds, the upstream is at fault."""
+"""Number of failed rows after which an upstream that has answered before is at fault.
+
+One of the rows must be on its last try. No row may have succeeded since the first failure.
+"""
 
 
 class HeldRow(Protocol):
-    """A row that failed. `is_at_fault`: the upstream answered another row after this row failed."""
+    """A failed row. `is_at_fault` is true if the upstream answered another row after this row failed."""
 
     is_at_fault: bool
 
@@ -44,7 +50,7 @@ class Outage(Generic[R]):
         self.is_open = False
         """True while the upstream is at fault for all rows."""
         self.began: float | None = None
-        """When the first row failed."""
+        """Time of the first row's failure."""
         self._failed: dict[R, None] = {}
         self._has_answered = False
         self._opened_at = 0.0
@@ -54,9 +60,9 @@ class Outage(Generic[R]):
     ) -> Blame:
         """Record a failed attempt and return who is at fault.
 
-        `is_last`: the row has no tries left. `counts_many`: MANY_ROWS failures decide at once. `in_flight` counts the
-        other rows in flight. `is_engine`: the upstream is the engine itself, so any answer shows that the engine
-        runs.
+        `is_last` is true if the row has no tries left. If `counts_many`, MANY_ROWS failures decide at once.
+        `in_flight` is the number of other rows in flight. If `is_engine`, the upstream is the engine itself, so any
+        answer shows that the engine runs.
         """
         if self.is_open:
             return Blame.UPSTREAM
@@ -79,7 +85,7 @@ class Outage(Generic[R]):
         return list(self._failed)
 
     def succeeded(self, sent_at: float) -> bool:
-        """Record a success of a row sent at `sent_at`. True if the success ends the outage."""
+        """Record a success of a row sent at `sent_at`. Return True if the success ends the outage."""
         self._has_answered = True
         if self.began is None:
             return False
@@ -100,9 +106,9 @@ NEVER = float("-inf")
 
 
 class AccountRefusal:
-    """Decides whether an upstream refuses the account, by the rows that it refused and accepted.
+    """Decides if an upstream refuses the account, from the rows that it refused and accepted.
 
-    Times are seconds of one monotonic clock. After each refusal the upstream gets no rows for `seconds`.
+    Times are in seconds of one monotonic clock. After each refusal, the upstream gets no rows for `seconds`.
     """
 
     __slots__ = ("_left_alone_until", "_seconds", "_taken_at", "refused_at")
@@ -111,9 +117,9 @@ class AccountRefusal:
         self._seconds = seconds
         self._left_alone_until = NEVER
         self.refused_at: float | None = None
-        """When the refused row was sent; None if the account is not refused."""
+        """Time when the refused row was sent; None if the account is not refused."""
         self._taken_at = NEVER
-        """When the latest accepted row was sent."""
+        """Time when the latest accepted row was sent."""
 
     def refused(self, now: float, sent_at: float) -> None:
         """Record that the upstream refused the account for a row sent at `sent_at`."""
@@ -123,7 +129,7 @@ class AccountRefusal:
     def took(self, sent_at: float) -> bool:
         """Record that the upstream accepted a row sent at `sent_at`.
 
-        False if the refused row was sent later: then the acceptance proves nothing.
+        Return False if the refused row was sent later, because the acceptance then proves nothing.
         """
         if sent_at > self._taken_at:
             self._taken_at = sent_at
@@ -135,9 +141,9 @@ class AccountRefusal:
         return True
 
     def took_since(self, sent_at: float) -> bool:
-        """True if the upstream accepted a row sent at `sent_at` or later: it does not refuse the account."""
+        """True if the upstream accepted a row sent at `sent_at` or later, so it does not refuse the account."""
         return self._taken_at >= sent_at
 
     def pause(self, now: float) -> float:
-        """Return the seconds until the upstream may get rows again; 0 or less if it may get rows now."""
+        """Return the seconds until the upstream may get rows again. A value of 0 or less means now."""
         return self._left_alone_until - now

@@ -21,13 +21,13 @@ INTERNAL = LineError("internal_error", "This row failed because of an internal e
 
 
 Outcome = tuple[str, Line, TokenCounts]
-"""The file for a row's result (`output` or `error`), the line without newline, and the tokens."""
+"""A row's result: its file (`output` or `error`), the line without newline, and the tokens."""
 
 
 def outcome_of(
     custom_id: msgspec.Raw, reply: Reply, verdict: RetryVerdict, orch: batch_api.Provenance | None, stats: Stats
 ) -> Outcome:
-    """Return the outcome of a row's last attempt, and count it in the upstream's `stats`. Never raises."""
+    """Return the outcome of a row's last attempt, and add it to the upstream's `stats`. Never raises."""
     line: Line
     try:
         if verdict.action is KEEP and reply.status < 300:

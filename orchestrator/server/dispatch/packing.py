@@ -4,15 +4,15 @@
     pack = Pack(row); pack.add(other)      False: not into this pack
     pack.body() -> send -> pack.split(answer)
 
-No pack waits for rows: a batch has all its rows, so a pack takes the rows available now.
+Packs never wait for rows. A batch has all its rows, so a pack takes the rows available now.
 
-The caller must handle failures: one bad row makes the upstream refuse a whole pack, and a row that crashes an engine
-takes its pack with it. After a 4xx, a cut connection, an unusable answer or a PackError, send the rows singly, so
-that each gets its own result. An upstream that caused a PackError will cause more: stop packing for it.
+The caller must handle failures. One bad row makes the upstream refuse a whole pack, and a row that crashes an engine
+fails its whole pack. After a 4xx, a cut connection, an unusable answer or a PackError, send the rows singly. Each row
+then gets its own result. An upstream that caused a PackError will cause more, so stop packing for it.
 
-`/v1/completions` takes a list of prompts too but is left out. Its usage is one sum of prompts and generated tokens,
-which cannot be split by row. And a pack there would last as long as its longest answer. `/v1/score` and `/v1/rerank`
-answer one list to one query, which is not a list of rows.
+`/v1/completions` also takes a list of prompts, but is left out. Its usage is one sum of prompts and generated tokens,
+which cannot be split by row. A pack there would also last as long as its longest answer. `/v1/score` and `/v1/rerank`
+answer one query with one list, which is not a list of rows.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _QUOTE, _BRACKET = b'"['
 
 
 class PackError(Exception):
-    """An answer that cannot be split by row; send the rows singly."""
+    """Raised if an answer cannot be split by row. Send the rows singly."""
 
 
 class _Shape(Struct, frozen=True):
-    """The keys of an answer's list and of its entries. `tokens`: inputs may be lists of tokens."""
+    """The keys of an answer's list and of its entries. `tokens` is true if inputs may be lists of tokens."""
 
     items: str
     content: str
@@ -68,7 +68,9 @@ _FORMATS = (b"null", b'"float"', b'"base64"')  # answers in other formats are no
 
 
 class Packable(Struct, frozen=True):
-    """A row that may share a request with rows of the same `key`. `weight` counts bytes of text, or tokens."""
+    """A row that may share a request with rows of the same `key`. `weight` is its size in bytes of text, or in
+    tokens.
+    """
 
     endpoint: str
     body: bytes
@@ -81,7 +83,7 @@ class Packable(Struct, frozen=True):
 def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
     """Return a row in packable form; None if it must be sent by itself. Never raises.
 
-    Rows have the same key if their bodies are equal except for `input`, and all their inputs are texts, or all
+    Rows have the same key if their bodies differ only in `input`. All their inputs must be texts, or all must be
     tokens.
     """
     shape = _SHAPES.get(endpoint)
@@ -105,7 +107,9 @@ def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
 
 
 def _inputs(given: msgspec.Raw, *, tokens: bool) -> tuple[msgspec.Raw, ...]:
-    """Return the raw inputs, all texts or all lists of tokens; empty if they are mixed, empty or of another type."""
+    """Return the raw inputs, which are all texts or all lists of tokens. Return () if they are mixed, empty or of
+    another type.
+    """
     is_list = memoryview(given)[0] == _BRACKET
     items = _decode_list(given) if is_list else [given]
     kinds = {memoryview(item)[0] for item in items}
@@ -119,7 +123,7 @@ def _inputs(given: msgspec.Raw, *, tokens: bool) -> tuple[msgspec.Raw, ...]:
 
 
 class Pack:
-    """Rows of one key, as many as fit. The first row always fits, however large it is."""
+    """Rows of one key, as many as fit. The first row always fits, whatever its size."""
 
     def __init__(self, first: Packable, *, max_inputs: int = MAX_INPUTS, max_tokens: int = MAX_TOKENS) -> None:
         self.rows = [first]
@@ -127,7 +131,7 @@ class Pack:
         self._tokens = max_tokens - first.tokens
 
     def add(self, row: Packable) -> bool:
-        """Add a row; False, with no effect, if it has another key or does not fit."""
+        """Add a row. Return False, without adding it, if it has another key or does not fit."""
         if row.key != self.rows[0].key or len(row.inputs) > self._inputs or row.tokens > self._tokens:
             return False
         self.rows.append(row)
@@ -144,7 +148,7 @@ class Pack:
 
 
 def combine(rows: Sequence[Packable]) -> bytes:
-    """Return one body for rows of one key; a single row keeps its own."""
+    """Return one body for rows of one key. A single row keeps its own body."""
     if len(rows) == 1:
         return rows[0].body
     fields: dict[str, Any] = {**_decode.decode(rows[0].body)}
@@ -156,9 +160,9 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
     """Return the answer that each row of a `combine` would have had alone. Embeddings keep their bytes.
 
     Entries count from 0 in each answer, and ids get the row's position appended. The answer has one usage for all
-    rows, which is divided. Prompt tokens go by the length of the inputs (exact if inputs are tokens), all else in the
-    same proportion. The shares add up to the whole usage. Raises PackError unless there is one entry for each input,
-    in order.
+    rows, which is divided. Prompt tokens are divided by the length of the inputs (exact if inputs are tokens). All
+    other figures are divided in the same proportion. The shares add up to the whole usage. Raises PackError unless
+    there is one entry for each input, in order.
     """
     if len(rows) == 1:
         return [answer]
@@ -214,7 +218,7 @@ def _usages(usage: dict[str, Any], rows: Sequence[Packable]) -> list[dict[str, A
 
 
 def _prompts(total: int, rows: Sequence[Packable]) -> list[int]:
-    """Return each row's share of the prompt tokens: one for each input if possible, the remainder by weight."""
+    """Return each row's share of the prompt tokens: one per input if possible, and the remainder by weight."""
     counts = [len(row.inputs) for row in rows]
     if total < sum(counts):
         return shares(total, [row.weight for row in rows])
@@ -223,7 +227,7 @@ def _prompts(total: int, rows: Sequence[Packable]) -> list[int]:
 
 
 def _parts(value: Any, weights: Sequence[int]) -> list[Any]:
-    """Share out a usage, or a number in it. Every row gets a copy of other values."""
+    """Divide a usage, or a number in it, among the rows. Every row gets a copy of values that are not numbers."""
     match value:
         case dict():
             parts = {name: _parts(each, weights) for name, each in value.items()}

@@ -18,7 +18,7 @@ MAX_PAGE_BYTES = 16 * 1024 * 1024
 MAX_MODELS = 10_000
 MAX_WORDS = 200
 WITHOUT_PAGE = frozenset({404, 405, 501})
-"""Statuses of a server that lacks the page."""
+"""Statuses from a server that does not have the page."""
 LONGEST_NAME = 500
 
 
@@ -35,14 +35,16 @@ _decode_description = json_decoder(_Description).decode
 
 
 def models_in(page: bytes) -> list[dict[str, Any]]:
-    """Return the named models of a `/v1/models` page. Raises one of batch_api.JSON_ERRORS for any other page."""
+    """Return the models with a name on a `/v1/models` page. Raises one of batch_api.JSON_ERRORS for any other
+    page.
+    """
     return [model for model in _decode_models(page).data[:MAX_MODELS] if _is_name(model.get("id"))]
 
 
 def context_window(models: list[dict[str, Any]]) -> int:
     """Return the largest context window of these models in tokens, as vLLM and SGLang state it.
 
-    0 if a model states none. An adapter has the window of its parent.
+    Return 0 if a model states none. An adapter has the window of its parent.
     """
     stated = [model.get("max_model_len") for model in models if not model.get("parent")]
     windows = [window for window in stated if type(window) is int]
@@ -50,7 +52,7 @@ def context_window(models: list[dict[str, Any]]) -> int:
 
 
 def models_problem(status: int, body: bytes) -> str | None:
-    """Return why a server gets no rows, judged by its answer to `/v1/models`, or None.
+    """Return why a server gets no rows, or None, judged by its answer to `/v1/models`.
 
     A server without this page is healthy as long as it answers.
     """
@@ -62,7 +64,7 @@ def models_problem(status: int, body: bytes) -> str | None:
 
 
 def said(body: bytes) -> str:
-    """Return a page's message, to follow a sentence; empty if the page has no message."""
+    """Return a page's message as a suffix for a sentence; empty if the page has no message."""
     message = read_error(body).message
     return "" if message is None else f": {shortened(message, MAX_WORDS)}"
 
@@ -72,20 +74,20 @@ def _is_name(value: Any) -> bool:
 
 
 def paths_in(page: bytes) -> frozenset[str]:
-    """Return the paths without parameters that take a POST. Raises JSON_ERRORS if the page is not `/openapi.json`."""
+    """Return the parameterless paths that accept a POST. Raises JSON_ERRORS if the page is not `/openapi.json`."""
     paths = _decode_description(page).paths
     return frozenset(path for path, methods in paths.items() if "post" in methods and "{" not in path)
 
 
 class UpstreamPages:
-    """The pages of one upstream. `root` is the URL before each path, `query` comes after it."""
+    """The pages of one upstream. `root` is the URL before each path; `query` follows the path."""
 
     def __init__(self, root: str, query: str, headers: dict[str, str]) -> None:
         self._root, self._query, self._headers = root, query, headers
         self._pool: http1.ConnectionPool | None = None
 
     def open(self) -> None:
-        """Open the connection pool; call once, on the loop that will use it."""
+        """Open the connection pool. Call this once, on the event loop that will use it."""
         self._pool = http1.ConnectionPool(
             self._root, self._headers, timeout=ASK_SECONDS, connect_timeout=ASK_SECONDS, max_body=MAX_PAGE_BYTES
         )
@@ -102,9 +104,9 @@ class UpstreamPages:
         return page.status, page.body
 
     async def paths(self) -> frozenset[str] | None:
-        """Return the paths that take a POST: empty if no page lists them, None if the upstream does not answer now.
+        """Return the paths that accept a POST: empty if no page lists them, None if the upstream does not answer now.
 
-        Read the page only when needed: LiteLLM answers nothing else during the seconds in which it makes this page.
+        Call this only when needed: LiteLLM takes seconds to make this page, and answers nothing else meanwhile.
         """
         try:
             status, body = await self.ask("/openapi.json")

@@ -28,10 +28,10 @@ _READ_BYTES = 1 << 18
 
 
 class InputRows(Struct, frozen=True):
-    """Rows of an input file by index: their positions, which are done, and their order.
+    """Rows of an input file by index: their positions, which rows are done, and their order.
 
     Row i is the bytes `offsets[i]:offsets[i + 1]`, which may end with blank lines. `faults` are rows that must not be
-    sent, with the reasons: lines that were once accepted and would be refused now. `long` are lines above `SMALL`
+    sent, with the reasons. Their lines were once accepted, but would be refused now. `long` are lines above `SMALL`
     bytes, whose bodies are found without decoding.
     """
 
@@ -46,7 +46,7 @@ class InputRows(Struct, frozen=True):
         return len(self.done)
 
     def size(self, index: int) -> int:
-        """Return how many bytes to read for a row."""
+        """Return the number of bytes to read for a row."""
         return min(self.offsets[index + 1] - self.offsets[index], MAX_LINE_BYTES)
 
     def read(self, file: int, index: int) -> bytes:
@@ -69,10 +69,10 @@ def make_plan(
     """Return the plan of an input file, or its bad lines in order (at most MAX_LINE_ERRORS).
 
     `done` has the `key` of each row that already has its result. `in_order` keeps the file's order. An `accepted`
-    file passed the checks before: lines that today's rules refuse become `faults` of the plan, and only damaged lines
-    are errors. `cache_bytes` is the text that the smallest upstream's prefix cache holds, None if unknown. `spill` is
-    the folder for a temporary file; None means the system's. `key` maps a custom_id to 64 bits; rows whose keys
-    collide are still distinguished. Raises OSError.
+    file passed the checks before. If today's rules refuse one of its lines, the line becomes one of the plan's
+    `faults`; only damaged lines are errors. `cache_bytes` is the amount of text that the smallest upstream's prefix
+    cache holds, None if unknown. `spill` is the folder for a temporary file; None means the system's. `key` maps a
+    custom_id to 64 bits; rows whose keys collide are still distinguished. Raises OSError.
     """
     sorts = can_share(endpoint) and not in_order
     with closing(Sorter(spill)) as sorter:
@@ -103,7 +103,7 @@ class _Survey:
         self._last_line = 0
 
     def read(self, path: Path, done: Iterable[int]) -> array[int]:
-        """Check lines until there are too many errors or rows. Return the keys that occur twice, sorted."""
+        """Check lines until there are too many errors or rows. Return the keys that occur more than once, sorted."""
         keys = _Keys(done)
         check, sorter, key, offsets = self._check, self._sorter, self._key, self.offsets
         end = 0
@@ -159,7 +159,7 @@ class _Survey:
         return head.body.model == self.model
 
     def _duplicates(self, path: Path, twice: array[int]) -> dict[int, LineError]:
-        """Return the lines that repeat an earlier custom_id, by line number. Keys only narrow the search."""
+        """Return the lines that repeat an earlier custom_id, by line number. Keys only narrow down the candidates."""
         found: dict[int, LineError] = {}
         first_at = array("Q", bytes(8 * len(twice)))
         collided: dict[int, set[str]] = {}
@@ -188,7 +188,7 @@ class _Survey:
 
 
 class _Keys:
-    """The key of every row, in buckets. At most one bucket is held as a set."""
+    """The keys of all rows, in buckets. At most one bucket is in memory as a set."""
 
     def __init__(self, done: Iterable[int]) -> None:
         self._keys = [array("Q") for _ in range(BUCKETS)]

@@ -1,4 +1,4 @@
-"""The tree of prefixes that rows share, built from sorted records and kept in arrays."""
+"""The tree of prefixes that rows share, built from sorted records and stored in arrays."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ ROOT = 0
 
 
 class Tree:
-    """Nodes are prefixes of two or more rows. A row belongs to the longest prefix that it shares.
+    """A tree whose nodes are prefixes of two or more rows. A row belongs to the longest prefix that it shares.
 
-    A record begins with the hashes of a row's text at the given lengths, up to the text's length, 4 bytes each. It
-    ends with the row's number, 4 bytes. All are big endian.
+    A record begins with hashes of a row's text at the given lengths, up to the text's length, 4 bytes each. It ends
+    with the row's number, 4 bytes. All numbers are big endian.
     """
 
     def __init__(self, rows: int, lengths: Sequence[int]) -> None:
         self.shared_bytes = 0
-        """Bytes that rows have in common with an earlier row, summed over all rows; a lower bound."""
+        """Bytes that rows share with an earlier row, summed over all rows; a lower bound."""
         self.distinct_bytes = 0
         """Bytes of all distinct shared prefixes; an upper bound."""
         self._lengths = (0, *lengths)
@@ -29,7 +29,7 @@ class Tree:
         self._parents = array("I", [ROOT])
 
     def grow(self, blocks: Iterable[list[bytes]]) -> None:
-        """Take in all records, in sorted order."""
+        """Add all records, in sorted order."""
         node_of = self._node_of
         # The nodes on the path from the root to the previous row. Each has its length in bytes of a record, and the
         # number of its first record.
@@ -81,7 +81,7 @@ class Tree:
         """Set the order of the nodes. Return the groups of rows: their bounds, and a hash of each group's prefix.
 
         Among siblings, the node whose subtree has the earliest row in `wanted` comes first. A row may occur in
-        `wanted` more than once. Rows that share nothing form groups of `unshared`.
+        `wanted` more than once. Rows without a shared prefix form groups of `unshared` rows.
         """
         first_child, next_sibling = self._children(self._by_appearance(wanted))
         sizes = array("I", bytes(4 * len(self._levels)))
@@ -114,7 +114,7 @@ class Tree:
             node = next_sibling[node]
 
     def place(self, rows: Iterable[int]) -> array[int]:
-        """Return all rows in the order of their nodes. Rows of one node keep the given order."""
+        """Return all rows in the order of their nodes. Rows of the same node keep the given order."""
         node_of, starts = self._node_of, self._starts
         placed = array("I", bytes(4 * len(node_of)))
         for row in rows:
@@ -154,7 +154,7 @@ class Tree:
 
 
 def _in_common(one: bytes, other: bytes, guess: int) -> int:
-    """Return how many leading bytes two records share, in whole hashes. Their row numbers differ."""
+    """Return the number of leading bytes that two records share, in whole hashes. Their row numbers differ."""
     while one[:guess] != other[:guess]:
         guess -= 4
     while one[guess : guess + 4] == other[guess : guess + 4]:

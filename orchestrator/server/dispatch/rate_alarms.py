@@ -9,27 +9,27 @@ from typing import NamedTuple
 from orchestrator.server.dispatch.upstreams import Upstream
 
 TICK = 0.001
-"""Seconds added to each timer. uvloop's timers are exact only to a millisecond, and a timer that rings early would be
-set again and again.
+"""Seconds added to each timer. uvloop's timers are exact only to a millisecond. A timer that fires early would be set
+again and again.
 """
 
 
 class _Alarm(NamedTuple):
-    """A timer and its time, which uvloop's handles do not always know."""
+    """A timer and its due time, which uvloop's handles do not always know."""
 
     when: float
     handle: asyncio.Handle
 
 
 class RateAlarms:
-    """One timer for each upstream whose rates allow no row now. `wake` is called when a timer rings."""
+    """One timer for each upstream whose rates allow no row now. `wake` is called when a timer fires."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._alarms: dict[Upstream, _Alarm] = {}
 
     def may_ask(self, upstream: Upstream) -> bool:
-        """True if an upstream's rates allow one more row. If not, an alarm rings as soon as they do."""
+        """True if an upstream's rates allow one more row. Otherwise, set a timer that fires as soon as they do."""
         wait = upstream.wait()
         if wait <= 0:
             return True
@@ -42,7 +42,7 @@ class RateAlarms:
         return False
 
     def drop(self, upstream: Upstream) -> None:
-        """Cancel the alarm of an upstream, if it has one."""
+        """Cancel an upstream's timer, if it has one."""
         if (alarm := self._alarms.pop(upstream, None)) is not None:
             alarm.handle.cancel()
 

@@ -1,13 +1,12 @@
 """Spaces requests evenly to stay within an upstream's published rates, corrected by its answers. Pure.
 
-Each request occupies a slot as long as the even rate allows, and the next is sent only when the slot has passed.
-So no minute has more requests than the limit. No minute exceeds the token limit by more than one row, whose tokens
-are known only afterwards. There is no burst at the start, and a wake-up that is up to SLACK seconds late costs
-nothing.
+Each request occupies a time slot given by the even rate. The next request is sent only after the slot. So no minute
+has more requests than the limit. A minute may exceed the token limit by at most one row, because a row's tokens are
+known only afterwards. There is no burst at the start, and a wake-up that is up to SLACK seconds late costs nothing.
 
 Headers of answers (`x-ratelimit-*`, `anthropic-ratelimit-*`) correct the rates, since others may use the same
-account. A 429 stops sending for as long as the answer says, or for growing pauses. Times are seconds of the caller's
-clock.
+account. A 429 stops sending for as long as the answer says, or for growing pauses. Times are in seconds of the
+caller's clock.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from msgspec import Struct
 MINUTE = 60.0
 SLACK = 0.25
 LONGEST_HOLD = 120.0
-"""Longest pause, in seconds, that an upstream's header can cause. After it, one row tries again."""
+"""Maximum pause, in seconds, that an upstream's header can cause. After the pause, one row is sent as a test."""
 LONGEST_PAUSE = 60.0
 LONGEST_TEXT = 100
-"""Maximum characters of a time in a header. A pattern would backtrack over endless digits."""
+"""Maximum characters of a time in a header. On endless digits, the pattern would backtrack for too long."""
 LEAST_TOLD = 1.0
-"""Stated limits below this rate per minute are ignored."""
+"""Minimum stated limit per minute. Lower stated limits are ignored."""
 
 _UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
@@ -36,7 +35,9 @@ _FAMILIES = ("x-ratelimit-{part}-{what}", "anthropic-ratelimit-{what}-{part}")
 
 
 class AnnouncedRate(Struct, frozen=True):
-    """One rate as an answer states it: the limit, the amount left, and the seconds until the full limit is free."""
+    """One rate as stated in an answer: the limit, the amount left, and the seconds until the full limit is
+    available.
+    """
 
     limit: float | None = None
     remaining: float | None = None
@@ -44,14 +45,14 @@ class AnnouncedRate(Struct, frozen=True):
 
 
 class Standings(Struct, frozen=True):
-    """The rates that an answer states."""
+    """All rates stated in one answer."""
 
     requests: AnnouncedRate
     tokens: AnnouncedRate
 
 
 class Ticket(Struct, frozen=True):
-    """A request's counted tokens, and the totals up to and including this request."""
+    """The tokens counted for a request, and the running totals including this request."""
 
     tokens: int
     requests_by_then: float
@@ -59,14 +60,14 @@ class Ticket(Struct, frozen=True):
 
 
 class _Limit:
-    """A limit per minute: the lower of the configured and the stated limit; None if neither is known."""
+    """A limit per minute: the lower of the configured and the stated limit, or None if neither is known."""
 
     __slots__ = ("_set", "_told", "counted", "free_at")
 
     def __init__(self, per_minute: float | None) -> None:
         self.counted = 0.0
         self.free_at = -math.inf
-        """End of the time that the counted requests take."""
+        """Time at which the requests counted so far no longer use the limit."""
         self._set = per_minute
         self._told: float | None = None
 
@@ -84,12 +85,14 @@ class _Limit:
             self.free_at = max(self.free_at, now - SLACK) + seconds
 
     def correct(self, more: float) -> None:
-        """Add a difference to an earlier count. An absurd usage delays rows by at most LONGEST_HOLD."""
+        """Add a difference to an earlier count. An absurdly large usage delays rows by at most LONGEST_HOLD."""
         if (limit := self.per_minute) is not None:
             self.free_at += min(_seconds(more, limit), LONGEST_HOLD)
 
     def told(self, now: float, said: AnnouncedRate, since: float, amount: float) -> None:
-        """Apply an answer's figures. `since` was counted after its request; `amount` is for the next request."""
+        """Apply an answer's figures. `since` is the amount counted after its request; `amount` is for the next
+        request.
+        """
         stated = said.limit if said.limit is not None and said.limit >= LEAST_TOLD else None
         if stated is not None:
             if self.per_minute is None:
@@ -108,7 +111,7 @@ class _Limit:
 
 
 class RateLimiter:
-    """Decides when the next row may go to an upstream. A limit of None comes from headers, if they state one."""
+    """Decides when the next row may go to an upstream. If a limit is None, headers may supply it."""
 
     def __init__(self, requests_per_minute: int | None = None, tokens_per_minute: int | None = None) -> None:
         self._requests = _Limit(requests_per_minute)
@@ -126,7 +129,7 @@ class RateLimiter:
         return self._tokens.per_minute
 
     def wait(self, now: float) -> float:
-        """Return the seconds until a row may go; 0 if one may go now."""
+        """Return the seconds until the next row may go; 0 if it may go now."""
         return max(0.0, self._requests.free_at - now, self._tokens.free_at - now, self._held_until - now)
 
     def state(self, now: float) -> dict[str, Any]:
@@ -138,13 +141,13 @@ class RateLimiter:
         }
 
     def take(self, now: float, tokens: int) -> Ticket:
-        """Count a request that goes now and takes about `tokens`. Requests sent without waiting count too."""
+        """Count a request sent now with about `tokens` tokens. Requests sent without waiting also count."""
         self._requests.count(now, 1)
         self._tokens.count(now, tokens)
         return Ticket(tokens, self._requests.counted, self._tokens.counted)
 
     def settle(self, ticket: Ticket, tokens: int) -> None:
-        """Correct a request's count to the tokens that it took."""
+        """Correct a request's count to the tokens that it actually used."""
         self._tokens.correct(tokens - ticket.tokens)
 
     def told(self, now: float, ticket: Ticket, said: Standings) -> None:
@@ -154,7 +157,7 @@ class RateLimiter:
         self._tokens.told(now, said.tokens, since, max(1, ticket.tokens))
 
     def refused(self, now: float, sent_at: float, retry_after: float | None, pause: float) -> None:
-        """Note that the upstream refused a request sent at `sent_at` as one too many (429).
+        """Record that the upstream refused a request sent at `sent_at` because of a rate limit (429).
 
         Nothing is sent for as long as the answer says, and for at least `pause` seconds. `pause` doubles with every
         refusal since the last good answer. Refusals of requests that were in flight together count as one.
@@ -166,7 +169,7 @@ class RateLimiter:
         self._held_until = max(self._held_until, now + min(LONGEST_HOLD, max(retry_after or 0.0, grown)))
 
     def answered(self, sent_at: float) -> None:
-        """Note that a request sent at `sent_at` was accepted."""
+        """Record that a request sent at `sent_at` was accepted."""
         if sent_at >= self._refused_at:
             self._refusals = 0
 
@@ -174,8 +177,8 @@ class RateLimiter:
 def read_standings(header: Callable[[str], str | None], now: datetime) -> Standings | None:
     """Return the rates that an answer's headers state, or None.
 
-    `header` returns a header's text by its lower-case name. `now` is the time of day (aware). Some headers state when
-    the full limit is available again.
+    `header` returns a header's text by its lower-case name. `now` is an aware datetime, for headers that give a time
+    of day for the reset.
     """
     for family in _FAMILIES:
         requests, tokens = (_read_standing(family, what, header, now) for what in ("requests", "tokens"))
@@ -195,7 +198,7 @@ def _read_standing(family: str, what: str, header: Callable[[str], str | None], 
 
 
 def reset_seconds(text: str | None, now: datetime) -> float | None:
-    """Parse the seconds until a reset: `1s`, `6m0s`, `120ms`, plain seconds or a time (RFC 3339)."""
+    """Parse the seconds until a reset: `1s`, `6m0s`, `120ms`, plain seconds or a timestamp (RFC 3339)."""
     if text is None or len(text) > LONGEST_TEXT:
         return None
     if (number := _number(text)) is not None:
@@ -221,5 +224,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds(amount: float, per_minute: float) -> float:
-    """Return the seconds an amount takes. A minute counts SLACK longer, because late sends may catch up by SLACK."""
+    """Return the seconds that an amount takes. A minute counts as SLACK seconds longer, because late sends may catch
+    up by SLACK.
+    """
     return amount * (MINUTE + SLACK) / per_minute

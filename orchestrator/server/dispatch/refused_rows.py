@@ -1,4 +1,4 @@
-"""Rows that an upstream refused or could not answer, and that will be retried: they explain a slow batch."""
+"""Rows that an upstream refused or could not answer, and that will be retried. They explain a slow batch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orchestrator.server.dispatch.upstreams import Upstream
 
 
 class FailedAttempt(Struct, frozen=True):
-    """The latest failed attempt at a row that will be retried.
+    """The latest failed attempt to get an answer for a row that will be retried.
 
-    `tries` counts the attempts that failed by this fault, of at most `most_tries` (None: no limit). `status` is
-    HTTP's, or 0 without an answer. The next attempt is at `due`, in seconds of the upstream's clock.
+    `tries` counts the attempts that failed by this fault; `most_tries` is their maximum (None: no limit). `status` is
+    the HTTP status, or 0 without an answer. The next attempt is at `due`, in seconds of the upstream's clock.
     """
 
     upstream: Upstream
@@ -29,21 +29,21 @@ class FailedAttempt(Struct, frozen=True):
 
 
 class RefusedRows:
-    """The unanswered rows whose latest attempt failed."""
+    """Unanswered rows whose latest attempt failed."""
 
     def __init__(self) -> None:
         self._attempts: dict[Work, FailedAttempt] = {}
 
     def note(self, work: Work, attempt: FailedAttempt) -> None:
-        """Record that a row will be tried again."""
+        """Record a failed attempt of a row that will be retried."""
         self._attempts[work] = attempt
 
     def forget(self, work: Work) -> None:
-        """Drop a row that ended, or that is no longer retried for this reason."""
+        """Remove a row that ended, or that is no longer retried for this reason."""
         self._attempts.pop(work, None)
 
     def prune(self) -> None:
-        """Drop the rows of batches that are stopping."""
+        """Remove the rows of batches that are stopping."""
         for work in [work for work in self._attempts if work.source.is_stopping]:
             del self._attempts[work]
 

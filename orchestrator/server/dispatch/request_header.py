@@ -1,8 +1,8 @@
 """The parts of a row that the plan reads, decoded once and without copies.
 
-`request_lines.check_line` decodes a line twice. It still handles, and reports, every line that is not plainly good. A
-long row's body is kept as a position and a checksum, so that the row is sent without a second decoding. The JSON
-decoder takes 0.1 s or more for 30 MB of brackets, and no other thread runs meanwhile.
+`request_lines.check_line` decodes a line twice. It still handles, and reports, every line that is not clearly valid.
+For a long row, only the body's position and the line's checksum are kept. The row is then sent without a second
+decoding. The JSON decoder needs 0.1 s or more for 30 MB of brackets, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NONE = msgspec.Raw()
 
 
 class RequestBody(msgspec.Struct, gc=False):
-    """A request's body, for an endpoint whose rows share no work."""
+    """A request's body, for an endpoint whose rows cannot share a prefix."""
 
     model: str
     stream: Any = None
@@ -38,7 +38,7 @@ class RequestBody(msgspec.Struct, gc=False):
 
     @property
     def is_plain(self) -> bool:
-        """True if `check_line` would find nothing to object to in this body."""
+        """True if `check_line` would have no objection to this body."""
         return not self.stream and 0 < len(self.model) <= LONGEST_MODEL
 
 
@@ -112,14 +112,14 @@ class Head(msgspec.Struct, Generic[B], gc=False):
 
 
 class InputLine(msgspec.Struct):
-    """A checked request line. Its id goes unchanged into the result, its body to the upstream."""
+    """A checked request line. Its id is copied unchanged into the result; its body goes to the upstream."""
 
     custom_id: msgspec.Raw
     body: msgspec.Raw
 
 
 class LongRow(msgspec.Struct, frozen=True):
-    """A long checked line: its id, its body's bytes `begin:end`, its length and checksum."""
+    """A long checked line: its id, the position `begin:end` of its body, and the line's length and checksum."""
 
     custom_id: msgspec.Raw
     begin: int
@@ -128,7 +128,7 @@ class LongRow(msgspec.Struct, frozen=True):
     checksum: int
 
     def read(self, raw: bytes) -> InputLine | None:
-        """Return the line at the start of `raw` without decoding it; None if it differs from the checked line."""
+        """Return the line at the start of `raw` without decoding it, or None if it differs from the checked line."""
         view = memoryview(raw)
         if zlib.crc32(view[: self.length]) != self.checksum:
             return None
@@ -143,9 +143,9 @@ _MOST_TRIES = 8
 
 
 def long_row(raw: bytes, head: Head[RequestBody]) -> LongRow | None:
-    """Return the position of a checked line's body. None unless one field of the body is nearly the whole line.
+    """Return the position of a checked line's body, or None unless one field of the body is nearly the whole line.
 
-    Only the line without that field is decoded.
+    Only the rest of the line is decoded.
     """
     text = head.body.text
     beside = len(raw) - len(text)
@@ -174,7 +174,7 @@ _BODIES: dict[str, type[RequestBody]] = {
     "/v1/completions": _Completion,
     "/v1/responses": _Response,
 }
-"""Bodies of the endpoints whose rows can share a prefix in an upstream's cache."""
+"""Body types of the endpoints whose rows can share a prefix in an upstream's cache."""
 
 
 def can_share(endpoint: str) -> bool:
@@ -183,7 +183,9 @@ def can_share(endpoint: str) -> bool:
 
 
 def reader(endpoint: str) -> Callable[[bytes], Head[RequestBody] | LineError]:
-    """Return a reader of a batch's lines for this endpoint. It refuses exactly the lines that `check_line` does."""
+    """Return a reader of a batch's lines for this endpoint. The reader refuses exactly the lines that `check_line`
+    refuses.
+    """
     body, short = _BODIES.get(endpoint, RequestBody), short_url(endpoint)
     decode: Callable[[bytes], Head[RequestBody]] = json_decoder(Head[body]).decode  # type: ignore[valid-type]
 

@@ -24,7 +24,9 @@ _encode = msgspec.json.encode
 # the line.
 _PREFIX = os.urandom(8).hex().encode()
 _NEWLINE, _RETURN = b"\n\r"
-"""Numbers, because Python searches bytes for a bytes object more slowly: it first raises and drops an error."""
+"""Newline and carriage return as numbers. Searching bytes for a bytes object is slower: Python first raises and drops
+an error.
+"""
 _HEAD, _REQUEST_ID = b'{"id":"batch_req_' + _PREFIX, b',"request_id":"' + _PREFIX
 _numbers = count()
 
@@ -54,9 +56,9 @@ def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: ba
 def unfinished_line(
     custom_id: msgspec.Raw | bytes, code: str, message: str, seconds: float, doubts: int, options: BatchOptions
 ) -> bytes:
-    """Return the result line of a row without an answer at its batch's end. It spent `seconds` at upstreams.
+    """Return the result line of a row that has no answer when its batch ends. The row spent `seconds` at upstreams.
 
-    `doubts` counts the row's unanswered sends to an upstream that bills.
+    `doubts` counts the row's unanswered sends to an upstream that bills each request.
     """
     orch = None
     if options.provenance and (seconds or doubts):
@@ -69,7 +71,7 @@ def _extension(orch: batch_api.Provenance | None) -> bytes:
 
 
 def error_body(reply: Reply) -> bytes:
-    """Return an upstream's error body, of any form, in OpenAI's form."""
+    """Return an upstream's error body in OpenAI's form. Accepts any form."""
     words = read_error(reply.body)
     message = words.message or f"The upstream answered with status {reply.status} and no reason."
     code = words.code or ("context_length_exceeded" if words.is_context_too_long else None)

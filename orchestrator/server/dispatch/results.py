@@ -1,7 +1,8 @@
-"""Append-only result files: rows become durable in groups, and the next start cuts lines that a kill tore.
+"""Append-only result files: rows become durable in groups, and the next start removes lines that a kill left
+incomplete.
 
-One writer serves every batch: it takes what has gathered, writes it in a thread, calls `fdatasync` once per file, and
-only then reports the rows as done. So a kill loses only rows that were not yet reported.
+One writer serves every batch. It takes the lines queued so far, writes them in a thread and calls `fdatasync` once
+per file. Only then does it report the rows as done. So a kill loses only rows that were not yet reported.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from orchestrator.server.memory_limits import RoomShare
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
-"""Lines are joined into pieces of about this many bytes. A longer line is written by itself."""
+"""Approximate bytes of the pieces into which lines are joined. A longer line is written by itself."""
 GROUP_SECONDS = 0.02
 RETRY_SECONDS = 1.0
 _placed_bytes = attrgetter("placed_bytes")
 
 
 class LongLine:
-    """A line without newline, in pieces. They are written separately, because joining them would copy a long body."""
+    """A line without newline, in pieces. The pieces are written separately, because joining them would copy a long
+    body.
+    """
 
     __slots__ = ("_size", "pieces")
 
@@ -45,7 +48,7 @@ Line = bytes | LongLine
 class ResultFile:
     """One append-only file. `report` gets the notes of rows that have become durable, on the event loop.
 
-    Until then, `lines` and `notes` hold each row's line and note. Both belong to the event loop; only `append` runs
+    Until then, `lines` and `notes` hold each row's line and note. Both belong to the event loop. Only `append` runs
     in the writer's thread.
     """
 
@@ -64,7 +67,9 @@ class ResultFile:
         self._is_torn = False
 
     def append(self, *pieces: bytes) -> None:
-        """Write and sync, or leave the file as it was. Raises OSError, for example for a full disk."""
+        """Append and sync the pieces, or leave the file as it was. Raises OSError, for example if the disk is
+        full.
+        """
         if self._is_torn:
             self._mend()
         try:
@@ -93,7 +98,7 @@ class ResultFile:
 class Writer:
     """Makes result lines durable in groups. `problem` is the reason why it cannot write now, or None.
 
-    Only the writing itself leaves the event loop that created the writer.
+    Only the file writes run in a thread. Everything else runs on the event loop that created the writer.
     """
 
     def __init__(self) -> None:
@@ -106,7 +111,7 @@ class Writer:
         self.is_full = False
         """True if no more results should be produced until some are written.
 
-        Lines with a room share do not count. Their room limits them, and they must not hold up other tenants.
+        Lines with a room share do not count. Their room already limits them, and they must not delay other tenants.
         """
         self._wake = asyncio.Event()
         self._closing = asyncio.Event()
@@ -116,7 +121,7 @@ class Writer:
     def put(self, file: ResultFile, line: Line, note: object, place: RoomShare | None = None) -> None:
         """Queue one line (without newline). `file.report` gets `note` once the line is durable.
 
-        `place` is the line's room share until then.
+        `place` is the line's room share until the line is durable.
         """
         if place is not None:
             place.is_handed_on = True
@@ -133,7 +138,7 @@ class Writer:
             self.is_full = True
 
     async def close(self) -> None:
-        """Write the queued lines, unless the disk refuses, and end."""
+        """Write the queued lines, then end. Lines that the disk refuses are not written."""
         self._closing.set()
         self._wake.set()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -188,7 +193,7 @@ class Writer:
 
 
 def _pieces(lines: list[Line]) -> list[bytes]:
-    """Join short lines: many small writes cost more than copies."""
+    """Join short lines, because many small writes cost more than copies."""
     pieces: list[bytes] = []
     short: list[bytes] = []
     size = 0
@@ -210,7 +215,9 @@ def _parts(line: Line) -> tuple[bytes, ...]:
 
 
 def _append(file: ResultFile, lines: list[Line]) -> tuple[int, OSError | None]:
-    """Write lines together, or as many as the disk accepts. Return how many are durable, and the error."""
+    """Write lines together, or as many as the disk accepts. Return how many lines are durable, and the error if
+    any.
+    """
     try:
         file.append(*_pieces(lines))
     except OSError as error:

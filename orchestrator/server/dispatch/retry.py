@@ -1,4 +1,4 @@
-"""Consequences of one attempt for its row: keep the answer, retry, or give up. Pure."""
+"""Decides what happens to a row after one attempt: keep the answer, retry, or give up. Pure."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ class Action(StrEnum):
 
 
 ANSWER, KEEP = End.ANSWERED, Action.KEEP
-"""Used for every row: reaching a member through its class takes as long as two calls."""
+"""Aliases used for every row. Access through the enum class takes as long as two calls."""
 
 
 class UpstreamRefusal(StrEnum):
-    """The kinds of refusal that only a person can end."""
+    """Refusals that only a person can resolve."""
 
     KEY = "key"
     ACCOUNT = "account"  # its credit or rights, or a key that only the message calls bad
 
 
 def key_refusal(status: int) -> UpstreamRefusal | None:
-    """Return KEY if a status refuses the key, else None."""
+    """Return KEY if a status means that the API key is refused, else None."""
     return UpstreamRefusal.KEY if status in (401, 403) else None
 
 
 class RetryVerdict(Struct, frozen=True):
-    """An action and its reason. `delay` is in seconds; `overload` tells the concurrency limiter to send less."""
+    """An action and its reason. `delay` is in seconds. `overload` tells the concurrency limiter to reduce the
+    load.
+    """
 
     action: Action
     reason: str = ""
@@ -55,7 +57,7 @@ class RetryVerdict(Struct, frozen=True):
 
 
 class AttemptFault(StrEnum):
-    """Faults of an attempt. A row's tries are counted for each fault separately."""
+    """Kinds of failure of an attempt. Each kind has its own count of a row's tries."""
 
     OVERLOAD = "overload"
     SERVER_ERROR = "server_error"
@@ -74,18 +76,18 @@ MAX_TRIES = {
     AttemptFault.ABORTED: 4,
 }
 SHARED_FAULTS = frozenset({AttemptFault.OVERLOAD, AttemptFault.SERVER_ERROR, AttemptFault.ABORTED})
-"""Faults with two possible causes: an upstream that is down behind a gateway, or a row that it cannot handle."""
+"""Faults with two possible causes: the upstream is down behind a gateway, or the upstream cannot handle the row."""
 MAX_DELAY = 30.0
 TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
 OVERLOAD = frozenset({429, 503, 529})
 UNAVAILABLE = 503
-"""The only overload that may be an outage: 429 and 529 come from a running server."""
+"""The only overload status that may mean an outage. 429 and 529 come from a running server."""
 GATEWAY = frozenset({502, 504, 520, 524})
-"""Statuses of a gateway that lost its backend; the backend may have done the work."""
+"""Statuses of a gateway that lost its backend. The backend may still have done the work."""
 
 
 def fault_of(end: End, status: int) -> AttemptFault | None:
-    """Return the fault of an attempt; None if the attempt succeeded, or says nothing about the row."""
+    """Return the fault of an attempt, or None if the attempt succeeded or says nothing about the row."""
     match end:
         case End.ANSWERED:
             if status in OVERLOAD:
@@ -125,7 +127,9 @@ def account_problem(status: int, body: bytes) -> str | None:
 
 
 def possible_account_problem(status: int, body: bytes) -> str | None:
-    """Return why an upstream may refuse the account, judged by its error message, which may also quote a row."""
+    """Return why an upstream may refuse the account, or None. This is judged by its error message, which may also
+    quote a row.
+    """
     if not 400 <= status < 500:
         return None
     words = read_error(body)
@@ -148,9 +152,9 @@ def judge(
 ) -> RetryVerdict:
     """Judge the `tries`-th attempt (from 1) of a row that failed by this fault.
 
-    `base` is the first delay in seconds. A `paid` upstream's overload is about capacity or a quota, and is retried
-    without limit. `account` is the `account_problem`, if the upstream refuses the account and not the row.
-    `is_refused`: the answer refuses the request, whatever its status.
+    `base` is the first delay in seconds. The overload of a `paid` upstream is due to capacity or a quota, so it is
+    retried without limit. `account` is the `account_problem`, if the upstream refuses the account and not the row.
+    `is_refused` is true if the answer refuses the request, whatever its status.
     """
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:

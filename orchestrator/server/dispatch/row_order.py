@@ -1,8 +1,9 @@
-"""The order in which a batch's rows are sent. Rows that share a long prefix go together, over the whole batch.
+"""The order in which a batch's rows are sent. Rows that share a long prefix are sent together, across the whole
+batch.
 
-Hashes of a row's text at growing lengths stand for the row. Sorted by these hashes, rows with a common prefix are
-neighbours, and shared prefixes form a tree. Rows are sent in a walk over this tree. Equal choices follow the file's
-order, so results come roughly in that order too.
+Each row is represented by hashes of its text at growing lengths. Sorted by these hashes, rows with a common prefix
+are neighbours, and shared prefixes form a tree. Rows are sent in a walk over this tree. Ties follow the file's order,
+so results come roughly in that order too.
 
 Memory is bounded: sorted records go to a temporary file, and arrays hold the tree.
 """
@@ -26,23 +27,25 @@ from msgspec import Struct, field
 from orchestrator.server.dispatch.prefix_tree import Tree
 
 LENGTHS = (256, 512, *(int(1024 * 2 ** (step / 2)) for step in range(15)))
-"""Prefix lengths in bytes: 256, 512, 1024, 1448, 2048 ... 128 KiB. Two steps per doubling from 1024 on, so that a
-document after a long system prompt is still recognized as shared.
+"""Prefix lengths in bytes: 256, 512, 1024, 1448, 2048 ... 128 KiB.
+
+From 1024 on, there are two steps per doubling. So a document after a long system prompt is still recognized as
+shared.
 """
 MIN_GAIN = 0.03
-"""Least share of the text that rows must have in common. Below it, reordering gains nothing, and rows keep the file's
-order.
+"""Minimum share of the text that rows must have in common. Below this share, reordering gains nothing, and rows keep
+the file's order.
 """
 FREE_CACHE = 0.8
-"""Share of an upstream's cache for shared prefixes. The remainder holds the parts that rows do not share."""
+"""Share of an upstream's cache used for shared prefixes. The rest holds the parts that rows do not share."""
 LONG = 4
-"""A row is long if its token limit is this many times the median row's."""
+"""A row is long if its token limit is at least this many times the median."""
 FEW = 1 / 8
 """Long rows go first if they are at most this share of the rows."""
 RUN_ROWS = 65_536
 BLOCK_ROWS = 1_024
 UNSHARED = 64
-"""Rows that share no prefix go to upstreams in groups of this size."""
+"""Group size of rows that share no prefix. Rows are assigned to upstreams in groups."""
 
 _SPANS = [
     tuple(slice(start, end) for start, end in pairwise((0, *LENGTHS[:levels]))) for levels in range(len(LENGTHS) + 1)
@@ -52,12 +55,12 @@ _UNKNOWN = 63
 
 
 class RowOrder(Struct, frozen=True):
-    """The order in which rows are sent, and why.
+    """The order in which rows are sent, and the reason for it.
 
     `rows` has the row indexes in sending order, or is None for the file's order. `bounds` are positions in this
-    order. Group i has rows with a common prefix: `bounds[i]:bounds[i + 1]`. `hashes[i]` stands for the prefix, and is
-    the same in every batch. Without groups, prefixes do not affect the choice of upstream. `predicted_hit` is the
-    least share of the text, from 0 to 1, that prefix caches save in this order.
+    order. Group i is the rows `bounds[i]:bounds[i + 1]`, which have a common prefix. `hashes[i]` identifies the
+    prefix, and is the same in every batch. Without groups, prefixes do not affect the choice of upstream.
+    `predicted_hit` is the minimum share of the text, from 0 to 1, that prefix caches save in this order.
     """
 
     reason: str
@@ -68,10 +71,12 @@ class RowOrder(Struct, frozen=True):
 
 
 class Sorter:
-    """Takes the rows of a file one by one and finds their order."""
+    """Takes the rows of a file one by one and computes their order."""
 
     def __init__(self, folder: Path | None = None, run_rows: int = RUN_ROWS) -> None:
-        """Above `run_rows` rows, records go to an unnamed temporary file in `folder`; None is the system's folder."""
+        """Above `run_rows` rows, records go to an unnamed temporary file in `folder`. None means the system's
+        folder.
+        """
         self._folder = folder
         self._run_rows = run_rows
         self._records: list[bytes] = []
@@ -102,9 +107,9 @@ class Sorter:
             self._spill()
 
     def order(self, cache_bytes: int | None) -> RowOrder:
-        """Return the order of all rows added; call it once. Raises OSError.
+        """Return the order of all added rows. Call this once. Raises OSError.
 
-        `cache_bytes` is the text that the smallest upstream's prefix cache holds, or None if unknown.
+        `cache_bytes` is the amount of text that the smallest upstream's prefix cache holds, or None if unknown.
         """
         tree = Tree(len(self._limits), LENGTHS)
         tree.grow(self._sorted())
@@ -159,7 +164,9 @@ class Sorter:
             row = limits.find(limit, row + 1)
 
     def _long(self) -> array[int]:
-        """Return the few rows that may generate far more than most. Started last, they would hold up the batch."""
+        """Return the rows that may generate far more tokens than most, if they are few. If sent last, they would
+        delay the batch's end.
+        """
         rows = len(self._limits)
         counts = [self._limits.count(limit) for limit in range(_UNKNOWN + 1)]
         middle = bisect_right(list(accumulate(counts)), rows // 2)
@@ -194,7 +201,7 @@ class Sorter:
 def _merged(file: BinaryIO, runs: list[int]) -> Iterator[list[bytes]]:
     """Yield the records of sorted runs in order, with at most one block of each run in memory.
 
-    Python's sort detects the runs in its input and merges them, faster than a loop here.
+    Python's sort detects the runs in its input and merges them faster than a loop would.
     """
     places = list(runs)
     blocks: list[list[bytes]] = [[] for _ in runs]

@@ -1,8 +1,8 @@
-"""The log of rows sent to an upstream that bills every request, so that no kill loses a billed row.
+"""The log of rows sent to an upstream that bills every request, so that a kill loses no billed row.
 
-Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process loses no entry. A
-power cut may lose the last seconds, because the file is not synced. A row is in doubt once for each time it was sent
-and got no answer: the request may have been carried out and billed.
+Before a row is sent, its number is appended to a file as four bytes, in a plain write. A killed process loses no
+entry. A power cut may lose the last seconds, because the file is not synced. A row is in doubt once for each time it
+was sent and got no answer. That request may have been carried out and billed.
 
 An answer that is not a result (a 429, a 500) is logged too, because it removes the doubt. A result is not logged: its
 line removes the doubt once it is durable. Until then, the row is in doubt.
@@ -19,14 +19,16 @@ from pathlib import Path
 
 FILE_NAME = "sent"
 MOST = 255
-"""Maximum number of doubts counted for a row."""
+"""Maximum number of doubts to count for a row."""
 _ANSWERED = 1 << 31
 _RECORD = array("I").itemsize
 _READ_BYTES = _RECORD << 16
 
 
 def read_doubts(path: Path, rows: int) -> bytearray:
-    """Return how often each row is in doubt, by the log at `path`; all 0 without a log. Raises OSError."""
+    """Return how often each row is in doubt, from the log at `path`. All counts are 0 without a log. Raises
+    OSError.
+    """
     doubts = bytearray(rows)
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while data := file.read(_READ_BYTES):
@@ -43,7 +45,9 @@ def read_doubts(path: Path, rows: int) -> bytearray:
 
 
 class SendLog:
-    """A batch's send log. `doubts` comes from `read_doubts`. Raises OSError if the log cannot be opened."""
+    """A batch's send log. `doubts` comes from `read_doubts`. Creating it raises OSError if the log cannot be
+    opened.
+    """
 
     def __init__(self, path: Path, doubts: bytearray) -> None:
         self._doubts = doubts
@@ -72,7 +76,7 @@ class SendLog:
             self._append(rows, _ANSWERED)
 
     def answered(self, row: int) -> None:
-        """Note that a row has its result, which is about to be written."""
+        """Record that a row has its result, which is about to be written."""
         self._doubts[row] -= self._doubts[row] > 0
 
     def _append(self, rows: Sequence[int], mark: int) -> None:

@@ -1,4 +1,4 @@
-"""An upstream's work since the server's start, counted as it happens."""
+"""Counters of an upstream's work since the server's start."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from bisect import bisect_left
 from msgspec import Struct, field
 
 BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper bounds of the latency buckets in seconds. One more bucket is open."""
+"""Upper bounds of the latency buckets in seconds. One more bucket has no upper bound."""
 
 
 class Latencies(Struct):
-    """A histogram: the number of latencies per bucket of BOUNDS (the last is open), and their sum in seconds."""
+    """A histogram: the number of latencies per bucket of BOUNDS, and their sum in seconds. The last bucket has no
+    upper bound.
+    """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
@@ -22,7 +24,9 @@ class Latencies(Struct):
 
 
 class Stats(Struct):
-    """Rows and tokens of batches. `succeeded` and `failed` count ended rows, `retried` counts other attempts."""
+    """Counts of batch rows and tokens. `succeeded` and `failed` count ended rows; `retried` counts attempts that did
+    not end a row.
+    """
 
     succeeded: int = 0
     failed: int = 0
@@ -32,7 +36,7 @@ class Stats(Struct):
     output_tokens: int = 0
     latencies: Latencies = field(default_factory=Latencies)
     interactive: int = 0
-    """Synchronous requests passed through."""
+    """Number of synchronous requests passed through."""
     interactive_failed: int = 0
     interactive_latencies: Latencies = field(default_factory=Latencies)
 
@@ -44,9 +48,9 @@ class Stats(Struct):
 class TimeShare:
     """The time of one upstream, shared equally by its rows in flight.
 
-    The shares of all rows add up to `busy_seconds`, however many ran together. `rows` counts the rows in flight now.
-    A row's share is the advance of the shared clock while the row is in flight. Times are seconds of one monotonic
-    clock.
+    The shares of all rows add up to `busy_seconds`, however many rows ran together. `rows` is the number of rows in
+    flight now. A row's share is the advance of the shared clock while the row is in flight. Times are in seconds of
+    one monotonic clock.
     """
 
     __slots__ = ("_at", "_share", "busy_seconds", "rows")
@@ -58,7 +62,7 @@ class TimeShare:
         self._share = 0.0
 
     def step(self, now: float, more: int = 0) -> float:
-        """Return the shared clock, and add `more` rows in flight from now on."""
+        """Return the shared clock, and change the number of rows in flight by `more`."""
         if rows := self.rows:
             passed = now - self._at
             self._share += passed / rows

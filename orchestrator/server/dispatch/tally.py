@@ -1,4 +1,4 @@
-"""Counts of a batch's result files."""
+"""Counts of results and tokens in a batch's result files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.batch_api import JSON_ERRORS, ResultLine
 
 
 class Note(Struct, frozen=True, gc=False):
-    """Facts about a row for the tally, kept while the row's line is written."""
+    """Facts about a row that the tally needs, kept until the row's line is written."""
 
     succeeded: bool
     tokens: TokenCounts
@@ -21,7 +21,7 @@ class Note(Struct, frozen=True, gc=False):
 
 
 def note_of(row: ResultLine, *, succeeded: bool) -> Note:
-    """Return the note for a line of a result file. A damaged answer counts no tokens."""
+    """Return the note for a line of a result file. A damaged answer counts as zero tokens."""
     tokens = NO_TOKENS
     if succeeded and row.response is not None:
         with suppress(*JSON_ERRORS):

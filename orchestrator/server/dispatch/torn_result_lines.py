@@ -13,9 +13,10 @@ from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.request_lines import lines
 
 LONGEST_LINE = MAX_LINE_BYTES + 64 * 1024
-"""Longest line of a result file.
+"""Maximum length of a line in a result file, in bytes.
 
-An answer's line is at most as long as a request's. An error's line may repeat an id of that length, plus the error.
+An answer's line is at most as long as a request's line. An error's line may repeat an id of that length and add the
+error.
 """
 
 _decode = json_decoder(ResultLine).decode
@@ -24,7 +25,7 @@ _decode = json_decoder(ResultLine).decode
 def recover(path: Path) -> Iterator[ResultLine]:
     """Yield each row of a result file, and remove lines that a kill left incomplete.
 
-    A missing file has no rows. Raises OSError.
+    Yields nothing if the file is missing. Raises OSError.
     """
     if not path.exists():
         return
@@ -42,12 +43,12 @@ def recover(path: Path) -> Iterator[ResultLine]:
 
 
 def is_expired(row: ResultLine) -> bool:
-    """True if a row got no answer before its batch's window ended."""
+    """True if a row's batch window ended before the row got an answer."""
     return isinstance(row.error, dict) and row.error.get("code") == "batch_expired"
 
 
 def cut_torn_tail(path: Path) -> None:
-    """Cut the bytes after the last newline. A line is durable with its newline or not at all."""
+    """Cut the bytes after the last newline, because a line is durable only with its newline."""
     with path.open("rb+") as file:
         end = _end_of_lines(file)
         if end < file.seek(0, os.SEEK_END):

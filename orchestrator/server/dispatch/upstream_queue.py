@@ -1,8 +1,9 @@
 """Decides which row an upstream gets next. Rows that share a prefix stay on one upstream. Pure.
 
 Every group of rows with a common prefix has a home among the upstreams. Rendezvous hashing of the prefix gives the
-same home in the next batch. An upstream without rows takes over from the end of the longest queue: a group, or half
-of its last group's remaining rows. So fast upstreams do more, and no row waits for a slow or dead upstream.
+same home in the next batch. An upstream without rows takes rows from the end of the longest queue. It takes one
+group, or half of the remaining rows of the last group. So fast upstreams do more, and no row waits for a slow or dead
+upstream.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 
 class _UpstreamQueue:
-    """An upstream's rows: the range of positions it works on now, then the groups `queue[next:]`."""
+    """An upstream's rows: the current range of positions, then the groups `queue[next:]`."""
 
     __slots__ = ("at", "end", "next", "queue", "queued")
 
@@ -30,15 +31,17 @@ class _UpstreamQueue:
 
     @property
     def left(self) -> int:
-        """Number of rows left, including rows that were done before."""
+        """Number of rows left. Includes rows that already have a result from before."""
         return self.end - self.at + self.queued
 
 
 class UpstreamQueues:
-    """Hands out the unfinished rows of a plan, each once, to any asker."""
+    """Hands out each unfinished row of a plan exactly once, to any upstream that asks."""
 
     def __init__(self, plan: InputRows, upstreams: Sequence[str]) -> None:
-        """`upstreams` are the URLs of upstreams that get groups. Upstreams that join later only take over rows."""
+        """`upstreams` are the URLs of the upstreams that get groups. Upstreams that join later only take over rows
+        from others.
+        """
         self._rows = plan.order.rows
         self._done = plan.done
         self._bounds = plan.order.bounds
@@ -51,7 +54,7 @@ class UpstreamQueues:
             self._shared.end = len(plan)
 
     def take(self, upstream: str) -> int | None:
-        """Return the index of the next row for an upstream, or None when every row has been handed out."""
+        """Return the index of the next row for an upstream, or None if every row has been handed out."""
         upstream_queue = self._shared or self._upstream_queues.get(upstream)
         if upstream_queue is None:
             upstream_queue = self._upstream_queues[upstream] = _UpstreamQueue()

@@ -40,17 +40,18 @@ SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
 TOO_MANY = 429
 BREAK_AFTER = 10
-"""Consecutive failed rows that open the circuit."""
+"""Number of consecutive failed rows that opens the circuit breaker."""
 
 
 class Upstream:
-    """One endpoint. `problem` is the reason why it gets no rows now, or None; `since` is when it stopped answering.
+    """One endpoint. `problem` is the reason why it gets no rows now, or None. `since` is the time when it stopped
+    answering.
 
-    `interactive` counts the synchronous requests that are passed through; `inflight` counts the rows of batches in
-    flight. `since` is a time of `clock`, which is `time.monotonic`: the event loop's own clock may tick in
+    `interactive` counts the passed-through synchronous requests in flight; `inflight` counts the batch rows in
+    flight. `since` is a time of `clock`, which is `time.monotonic`. The event loop's own clock may tick in
     milliseconds, and an answer can take less. `models` are served until the upstream lists its models. `rate_limiter`
-    keeps the published rates; None means no rates. A `paid` upstream bills each request. If it refuses the account,
-    it gets no rows for `account_seconds`.
+    enforces the published rates; None means no rates. A `paid` upstream bills each request. If it refuses the
+    account, it gets no rows for `account_seconds`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Upstream:
     ) -> None:
         self.url = url
         self.shown = plain_url(url)
-        """The URL without its possibly secret parts."""
+        """The URL without parts that may be secret."""
         address, _, query = url.partition("#")[0].partition("?")
         self._root = address.rstrip("/").removesuffix("/v1")
         self._query = f"?{query}" if query else ""
@@ -82,7 +83,7 @@ class Upstream:
         self.limiter = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
         self.unread: Counter[str] = Counter()
-        """Answers of each tenant that have arrived, but wait for room in memory."""
+        """Number of answers per tenant that have arrived, but wait for memory room."""
         self._most_in_flight = most_in_flight
         self.time_share = TimeShare(clock())
         self.interactive = 0
@@ -90,7 +91,7 @@ class Upstream:
         self.problem: str | None = "not reached yet"
         self._refusal: UpstreamRefusal | None = None
         self.is_reached = False
-        """True if the upstream's last probe got an answer, whatever the answer says."""
+        """True if the upstream's last probe got an answer of any kind."""
         self.unreached: Unreached | None = None
         self.since = clock()
         self.served = ServedModels(models, aliases)
@@ -113,7 +114,7 @@ class Upstream:
         """True if the upstream gets one row at a time, until one succeeds."""
         self.outage: Outage[Work] = Outage()
         self._may_try = False
-        """True if one row may be sent in spite of the outage."""
+        """True if one row may be sent despite the outage."""
         self._failure = ""
         self.account = AccountRefusal(account_seconds)
         self._busy = asyncio.Event()
@@ -121,12 +122,12 @@ class Upstream:
         self._has_gauges = True
 
     async def open(self) -> None:
-        """Open the connection pools; call once, on the loop that will use them."""
+        """Open the connection pools. Call this once, on the event loop that will use them."""
         self._client = Client(self._root, self._headers, self._timeout, reads_rates=self.rate_limiter is not None)
         self._pages.open()
 
     def leave(self) -> None:
-        """Take no more rows, for good; its watch must have ended."""
+        """Stop taking rows, permanently. Its watch must have ended."""
         self.is_leaving = True
         self.problem = "leaving: no more rows go there"
 
@@ -147,12 +148,15 @@ class Upstream:
 
     @property
     def at_work(self) -> int:
-        """Number of rows that the upstream works on. Rows whose answers wait here say nothing about its limit."""
+        """Number of rows that the upstream is working on.
+
+        Rows whose answers wait for memory room are left out, because they say nothing about its limit.
+        """
         return self.time_share.rows - (self.unread.total() if self.unread else 0)
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The connection pool for passed-through requests; each carries the upstream's key."""
+        """The connection pool for passed-through requests. Each request carries the upstream's key."""
         if self._session is None:
             import aiohttp  # no batch needs it, and it takes a tenth of a small run's time
 
@@ -165,18 +169,18 @@ class Upstream:
         return self._session
 
     def address(self, target: str) -> str:
-        """Return the URL of a path, which may have a query; the upstream URL's own query is appended."""
+        """Return the URL of a path, which may have a query. The query of the upstream's URL is appended."""
         query = self._query.replace("?", "&", 1) if "?" in target else self._query
         return self._root + target + query
 
     @property
     def models(self) -> Sequence[str]:
-        """The models that the upstream lists, or is known to serve before it lists any."""
+        """The models that the upstream lists. Before it lists any, the models that it is known to serve."""
         return self.served.models
 
     @property
     def is_vllm(self) -> bool:
-        """True if the upstream shows vLLM's gauges."""
+        """True if the upstream's metrics page has vLLM's gauges."""
         return self.gauges is not None
 
     @property
@@ -189,9 +193,11 @@ class Upstream:
         return min(room, 1) if self.on_trial else room
 
     def has_slot(self, beside: int, tenant: str | None = None) -> bool:
-        """True if one more row of a tenant may be in flight in addition to `beside` rows; with None, of any tenant.
+        """True if one more row of a tenant may be in flight in addition to `beside` rows. A tenant of None means any
+        tenant.
 
-        An answer that waits for room counts only against its own tenant: the upstream has done its work.
+        An answer that waits for memory room counts only against its own tenant, because the upstream has done its
+        work.
         """
         done = 0
         if self.unread:
@@ -199,15 +205,15 @@ class Upstream:
         return beside < self._most_in_flight and beside - done < self.room()
 
     def reads(self, tenant: str) -> None:
-        """Note that an answer of a tenant has got its room."""
+        """Record that an answer of a tenant got its memory room."""
         self.unread -= Counter((tenant,))
 
     def wait(self) -> float:
-        """Return the seconds until the upstream's rates allow one more row; 0 if they do now."""
+        """Return the seconds until the upstream's rates allow one more row; 0 if they allow it now."""
         return 0.0 if self.rate_limiter is None else self.rate_limiter.wait(self.clock())
 
     def heard(self, ticket: Ticket | None, reply: Reply, sent_at: float) -> None:
-        """Adjust the rates to a reply: the tokens it took, and the limits it states."""
+        """Adjust the rates to a reply: the tokens it used, and the limits it states."""
         if self.rate_limiter is None or ticket is None:
             return
         if reply.standings is not None:
@@ -223,8 +229,8 @@ class Upstream:
             self.rate_limiter.settle(ticket, used)
 
     def overloaded(self, now: float, sent_at: float, reply: Reply, pause: float) -> None:
-        """Note that the upstream refused a row sent at `sent_at` as one too many. `pause` is the first of growing
-        pauses.
+        """Record that the upstream refused a row sent at `sent_at` because of too many rows. `pause` is the first of
+        growing pauses.
         """
         if self.rate_limiter is not None and reply.status == TOO_MANY:
             # A rate, or a quota: fewer rows at once would not help.
@@ -233,22 +239,22 @@ class Upstream:
             self.limiter.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
     def send(self, endpoint: str, body: bytes | Payload) -> Awaitable[Reply]:
-        """Make one attempt. Never raises, whatever the upstream does; cancellation passes through."""
+        """Make one attempt. Never raises an error, whatever the upstream does. Cancellation still passes through."""
         assert self._client is not None
         return self._client.post(endpoint + self._query, body)
 
     def begin(self, now: float) -> float:
-        """Count a row that is sent, and return this upstream's shared clock (see `TimeShare`)."""
+        """Count a sent row, and return this upstream's shared clock (see `TimeShare`)."""
         if not self.time_share.rows:
             self._busy.set()
         return self.time_share.step(now, 1)
 
     def so_far(self, began: float) -> float:
-        """Return the share, up to now, of a row that is still in flight."""
+        """Return the time share so far of a row that is still in flight."""
         return self.time_share.step(self.clock()) - began
 
     def refuses_priority(self, reply: Reply) -> bool:
-        """True if a reply refuses `priority`. From then on, no row carries it."""
+        """True if a reply refuses `priority`. After that, no row carries it."""
         if self.takes_priority and is_priority_refused(reply.status, reply.body):
             self._takes_priority = False
             return True
@@ -256,7 +262,7 @@ class Upstream:
 
     @property
     def refusal(self) -> UpstreamRefusal | None:
-        """The kind of refusal, if the upstream's problem is a refused key or account."""
+        """The kind of refusal, if the upstream has a problem because of a refused key or account; else None."""
         return None if self.problem is None else self._refusal
 
     def down(self, reason: str, refusal: UpstreamRefusal | None = None) -> None:
@@ -271,14 +277,18 @@ class Upstream:
             log.warning("upstream down", extra=log_fields(upstream=self.shown, reason=reason))
 
     def faulty(self, reason: str) -> None:
-        """Note a failed row that may be the upstream's fault. BREAK_AFTER consecutive failures open the circuit."""
+        """Record a failed row that may be the upstream's fault. BREAK_AFTER consecutive failures open the circuit
+        breaker.
+        """
         self._faults += 1
         if self._faults >= BREAK_AFTER or self.on_trial:
             self.on_trial = True
             self.down(f"{self._faults} rows in a row failed: {reason}")
 
     def fail_all(self, reason: str) -> None:
-        """Pause the upstream because every row fails. After each good probe it gets one row, until one succeeds."""
+        """Pause the upstream because every row fails. After each successful probe, it gets one row, until a row
+        succeeds.
+        """
         self._may_try, self._refusal = False, None
         if self.is_leaving:
             return
@@ -301,8 +311,8 @@ class Upstream:
         log.info("upstream up", extra=log_fields(upstream=self.shown, models=len(self.models)))
 
     def leave_alone(self, reason: str, sent_at: float, refusal: UpstreamRefusal = UpstreamRefusal.ACCOUNT) -> None:
-        """Pause because the upstream refused the account for a row sent at `sent_at`. After the pause one row tries
-        again.
+        """Pause because the upstream refused the account for a row sent at `sent_at`. After the pause, one row is
+        sent as a test.
         """
         self.account.refused(self.clock(), sent_at)
         self.on_trial = True
@@ -312,14 +322,16 @@ class Upstream:
         self.down(reason, refusal)
 
     def answered(self, now: float, seconds: float) -> bool:
-        """Note a row's end, `seconds` after it was sent; True if more rows may be in flight than before."""
+        """Record a row's end, `seconds` after it was sent. Return True if more rows may now be in flight than
+        before.
+        """
         before = self.limiter.limit
         at_work = self.at_work if self.unread else self.time_share.rows
         self.limiter.completed(now, at_work + 1, seconds)
         return self.limiter.limit > before
 
     def well(self, sent_at: float, *, is_success: bool = True) -> bool:
-        """Note an answer to a row sent at `sent_at`; True if the answer ends the upstream's trial.
+        """Record an answer to a row sent at `sent_at`. Return True if the answer ends the upstream's trial.
 
         `is_success` is False for an error, which proves nothing about the engine behind a gateway.
         """
@@ -339,7 +351,7 @@ class Upstream:
         return was_on_trial
 
     async def offered_paths(self) -> frozenset[str] | None:
-        """Return the paths that accept POSTs; empty if the upstream does not list them, None if it does not answer
+        """Return the paths that accept POSTs: empty if the upstream does not list them, None if it does not answer
         now.
 
         FastAPI servers such as vLLM list their paths.
@@ -347,9 +359,9 @@ class Upstream:
         return await self._pages.paths()
 
     async def watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
-        """Watch the upstream until cancelled: read its gauges while it is well, and probe it otherwise.
+        """Watch the upstream until cancelled. While it is healthy, read its gauges; otherwise probe it.
 
-        Calls `back` when the upstream is well again, and `looked` after each reading.
+        Calls `back` when the upstream is healthy again, and `looked` after each reading.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The verdict on a failed attempt: about the row, the account or an upstream that is down."""
+"""Decides if a failed attempt is due to the row, the account or an upstream that is down."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ from orchestrator.server.dispatch.retry import (
 from orchestrator.server.dispatch.upstreams import Upstream
 
 UNKNOWN_DELAYS = 32
-"""Multiple of the first delay that a row waits, until rows in flight show whether the upstream works."""
+"""Retry delay of a row while other rows in flight may still show if the upstream works. A multiple of the first
+delay.
+"""
 FORBIDDEN = 403
-"""A refusal that may concern the account, or only one row's request. In the second case other rows are accepted."""
+"""Status of a refusal that may concern the account, or only one row's request. If only the row is refused, other rows
+are accepted.
+"""
 
 
 class Judgement(NamedTuple):
-    """An attempt's fault, the row's failed attempts by this fault, and the verdict on the row."""
+    """An attempt's fault, the number of the row's attempts that failed by this fault, and the verdict on the row."""
 
     fault: AttemptFault | None
     tries: int
@@ -40,14 +44,16 @@ class Judgement(NamedTuple):
 
 
 class Verdicts:
-    """Judges failed attempts. `base` is the first delay in seconds. Rows that are forgiven leave `refused`."""
+    """Judges failed attempts. `base` is the first delay in seconds. Rows that are forgiven are removed from
+    `refused`.
+    """
 
     def __init__(self, base: float, refused: RefusedRows) -> None:
         self._base = base
         self._refused = refused
 
     def judge(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> Judgement:
-        """Judge an attempt without success. If the upstream fails for all rows, pause it."""
+        """Judge a failed attempt. If the upstream fails for all rows, pause the upstream."""
         is_refused = reply.end is End.ANSWERED and refuses_request(reply.status, read_error(reply.body))
         fault = None if is_refused else fault_of(reply.end, reply.status)
         tries = work.failed_by(fault) if fault is not None else 0
@@ -69,7 +75,9 @@ class Verdicts:
     def _blame(
         self, upstream: Upstream, work: Work, fault: AttemptFault, status: int, verdict: RetryVerdict, now: float
     ) -> RetryVerdict:
-        """Return the verdict on a fault. If the upstream is at fault, pause it, and count no row's try."""
+        """Return the verdict on a fault. If the upstream is at fault, pause it and do not count the attempt against
+        the row.
+        """
         is_overload, is_last = fault is AttemptFault.OVERLOAD, verdict.action is not Action.RETRY
         if is_overload and not (is_last and status == UNAVAILABLE):
             return verdict

@@ -1,6 +1,7 @@
-"""A vLLM engine of our own: install it, start it, watch it, stop it.
+"""A vLLM engine of our own: install, start, watch and stop it.
 
-The engine has its own environment (`.engine/venv`): this package starts it and imports nothing from it.
+The engine has its own environment (`.engine/venv`). This package starts the engine and imports nothing from that
+environment.
 """
 
 from orchestrator.server.engines.errors import EngineUnavailable

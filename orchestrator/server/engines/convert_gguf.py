@@ -1,8 +1,8 @@
-"""Joins the GGUF parts and converts them to safetensors. Run by path, inside the engine's environment.
+"""Joins the parts of a GGUF file and converts them to safetensors. Run by path, inside the engine's environment.
 
     python convert_gguf.py OUT_DIR SHA256
 
-The part packages are on PYTHONPATH. vLLM needs a plug-in to read GGUF; transformers reads it directly.
+The packages with the parts are on PYTHONPATH. vLLM needs a plug-in to read GGUF; transformers reads it directly.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ def vllm_launch(
     served_name: str | None = None,
     extra: Sequence[str] = (),
 ) -> Launch:
-    """Return the command that runs vLLM for `model`. `extra` are further vLLM options, which override ours."""
+    """Return the command that runs vLLM for `model`. `extra` are further vLLM options, which override the options set
+    by orch.
+    """
     name = served_name or model.name
     port = port or free_port()
     command = (
@@ -43,7 +45,7 @@ def vllm_launch(
 
 
 def engine_environment(engine: EngineDir, ours: Mapping[str, str]) -> dict[str, str]:
-    """Return our environment without keys, and without variables that would mislead the engine."""
+    """Return this process's environment without keys, and without variables that would mislead the engine."""
     kept = {
         name: value
         for name, value in ours.items()

@@ -1,4 +1,4 @@
-"""Models for the CPU engine that need no download hub. A script makes each from packages or from nothing."""
+"""Models for the CPU engine that need no download hub. A script makes each model from packages or from scratch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ PLAIN_TURNS = (
 
 
 class Recipe(Struct, frozen=True):
-    """How to make a model. `script` runs in the engine's environment, with the folder to fill and `arguments`.
+    """Instructions to make a model. `script` runs in the engine's environment, with the folder to fill and
+    `arguments`.
 
-    `command` is for users. `uses` lists the scripts beside `script` that it imports.
+    `command` is the command shown to users. `uses` lists the scripts beside `script` that it imports.
     """
 
     folder: str
@@ -64,7 +65,7 @@ GEMMA = Recipe(
 
 
 class LocalModel(Struct, frozen=True):
-    """A model folder that vLLM can load. `max_model_len` limits prompt and answer together, in tokens."""
+    """A model folder that vLLM can load. `max_model_len` is the maximum of prompt and answer together, in tokens."""
 
     name: str
     path: Path
@@ -73,7 +74,7 @@ class LocalModel(Struct, frozen=True):
 
 
 def made_model(engine: EngineDir, recipe: Recipe) -> LocalModel | None:
-    """Return the finished model of a recipe; None if it has not been made."""
+    """Return the finished model of a recipe, or None if it has not been made."""
     path = engine.models / recipe.folder
     stamp = path / STAMP
     if not stamp.is_file() or stamp.read_text(encoding="utf-8").strip() != recipe.fingerprint():
@@ -82,7 +83,7 @@ def made_model(engine: EngineDir, recipe: Recipe) -> LocalModel | None:
 
 
 def make_model(engine: EngineDir, recipe: Recipe) -> LocalModel:
-    """Make the model unless it exists. Raises EngineUnavailable with the reason."""
+    """Return the recipe's model; make it first if it does not exist. Raises EngineUnavailable with the reason."""
     if (model := made_model(engine, recipe)) is not None:
         return model
     require_installed(engine)

@@ -9,14 +9,16 @@ from typing import Any, Protocol
 from orchestrator.core.engines import EngineState
 
 Slots = tuple[int, ...]
-"""Places of an engine: GPU numbers, 0 for the CPU of a machine without GPUs, or the engine's number on a cluster."""
+"""Slot numbers of an engine: GPU numbers, 0 for the CPU of a machine without GPUs, or the engine's number on a
+cluster.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """The present state of an engine, for `seconds` so far. `memory` is in bytes on its GPUs, None if unknown.
+    """The current state of an engine, for `seconds` so far. `memory` is in bytes on its GPUs, None if unknown.
 
-    `host_memory` is in bytes of its machine. `problem` is the reason why it does not start, or why it last ended.
+    `host_memory` is in bytes on its machine. `problem` is the reason why it does not start, or why it last ended.
     `url` is empty until the engine has an address. `key` is the API key that requests must carry, or None.
     """
 
@@ -51,10 +53,12 @@ class EngineDriver(Protocol):
     """Starts and stops engines. `start`, `stop`, `sleep` and `wake` return at once; `engines` reports the results."""
 
     def prepare(self, is_over: Callable[[], bool]) -> Slots:
-        """Find the slots for engines, and wait for an earlier run's processes until `is_over`. Raises OrchError."""
+        """Find the slots for engines. Wait until processes of an earlier run have ended, or until `is_over`. Raises
+        OrchError.
+        """
 
     def start(self, model: str, slots: Slots) -> None:
-        """Start an engine. Its `problem` reports a failure."""
+        """Start an engine. A failure appears as its `problem`."""
 
     def stop(self, model: str, slots: Slots) -> None:
         """Stop an engine that gets no more rows."""
@@ -63,10 +67,10 @@ class EngineDriver(Protocol):
         """Free the GPU memory of an engine that gets no more rows."""
 
     def wake(self, model: str, slots: Slots) -> None:
-        """Load a sleeping engine into GPU memory again, and check that it answers as before."""
+        """Load a sleeping engine back into GPU memory, and check that it answers as before."""
 
     def engines(self) -> Sequence[EngineReport]:
-        """Return all engines that run, or have something to report."""
+        """Return all engines that run or have a state to report."""
 
     def close(self) -> None:
-        """Stop all engines. Return when none of their processes is left."""
+        """Stop all engines, and return once all of their processes have ended."""

@@ -8,7 +8,7 @@ ELSEWHERE = "use a server that runs elsewhere: make demo UPSTREAM=http://host:po
 
 
 class EngineUnavailable(BackendError):
-    """The engine cannot be installed, does not start, or has died. The hint names an alternative.
+    """Raised if an engine cannot be installed, does not start, or has died. The hint names an alternative.
 
     `brief` is the message without the engine's log.
     """

@@ -1,4 +1,4 @@
-"""Checks within a second if a model fits into the GPUs' memory. vLLM takes minutes to find out."""
+"""Checks within a second if a model fits into the GPUs' memory. vLLM itself needs minutes to find out."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from orchestrator.server.engines.options import value_of
 
 GIB = 1024**3
 UTILIZATION = 0.92
-"""vLLM's default of --gpu-memory-utilization (0.32)."""
+"""Default of --gpu-memory-utilization in vLLM 0.32."""
 OVERHEAD = 1.10
 ROOM = 1 * GIB
-"""Least bytes that an engine needs besides its weights: activations, CUDA graphs, a small KV cache."""
+"""Minimum bytes that an engine needs besides its weights: activations, CUDA graphs, a small KV cache."""
 INDEX = "*.safetensors.index.json"
 UNJUDGED = (
     *("--quantization", "-q", "--cpu-offload-gb", "--kv-cache-memory-bytes", "--load-format"),
     *("--model-loader-extra-config", "--config"),
 )
-"""Options with which the size of a model's files says little about the memory it needs."""
+"""Options that make a model's file size a poor guide to the memory it needs."""
 
 
 class DoesNotFit(Struct, frozen=True):
-    """The reason why a model does not fit, with figures, and a hint. `passes`: other processes use the GPU now."""
+    """The reason why a model does not fit, with figures, and a hint. `passes` is true if other processes use the GPU
+    now.
+    """
 
     reason: str
     hint: str
@@ -80,7 +82,7 @@ def _gib(size: int) -> str:
 
 
 def utilization_of(options: Sequence[str]) -> float:
-    """Return the share of each GPU's memory that vLLM may use with these options."""
+    """Return the share of each GPU's memory that vLLM may use with these options, from 0 to 1."""
     try:
         return float(value_of(options, "--gpu-memory-utilization") or UTILIZATION)
     except ValueError:
@@ -88,12 +90,13 @@ def utilization_of(options: Sequence[str]) -> float:
 
 
 def can_judge(options: Sequence[str]) -> bool:
-    """True if, with these options, the size of a model's files shows how much memory it needs."""
+    """True if, with these options, a model's file size shows how much memory it needs."""
     return all(value_of(options, name) is None for name in UNJUDGED)
 
 
 def weights_bytes(model: str, options: Sequence[str], environ: Mapping[str, str]) -> int | None:
-    """Return the memory of a model's weights in bytes, by its files; None if they are not on this disk.
+    """Return the memory of a model's weights in bytes, computed from its files; None if the files are not on this
+    disk.
 
     `model` is a folder, a file, or the name of a model that may be in the Hub's cache.
     """

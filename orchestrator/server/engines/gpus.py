@@ -1,4 +1,4 @@
-"""This machine's GPUs, as nvidia-smi lists them, in one group per engine."""
+"""This machine's GPUs, as listed by nvidia-smi and grouped by engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NONE_THERE = "No devices were found"
 
 
 class Gpu(Struct, frozen=True):
-    """A GPU. `index` is nvidia-smi's. Memory is in bytes; None if the GPU reports none, because it shares a CPU's
-    memory.
+    """A GPU. `index` is its number in nvidia-smi. Memory is in bytes, or None if the GPU shares a CPU's memory and
+    reports none.
     """
 
     index: int
@@ -32,7 +32,7 @@ Group = tuple[Gpu, ...]
 
 
 def find_gpus(environ: Mapping[str, str]) -> list[Gpu]:
-    """Return the GPUs that this process may use, by index; empty without nvidia-smi.
+    """Return the GPUs that this process may use, by index; empty if there is no nvidia-smi.
 
     Respects CUDA_VISIBLE_DEVICES. Raises EngineUnavailable if nvidia-smi fails.
     """
@@ -57,7 +57,7 @@ def find_gpus(environ: Mapping[str, str]) -> list[Gpu]:
 
 
 def parse(text: str) -> list[Gpu]:
-    """Parse nvidia-smi's lines `index, total, free` in MiB. Raises EngineUnavailable for anything else."""
+    """Parse nvidia-smi's lines `index, total, free` in MiB. Raises EngineUnavailable for any other output."""
     gpus = []
     for line in filter(None, map(str.strip, text.splitlines())):
         index, *memory = (cell.strip() for cell in line.split(","))
@@ -81,9 +81,10 @@ def _visible(gpus: list[Gpu], named: str | None) -> list[Gpu]:
 
 
 def group(found: Sequence[Gpu], wanted: Sequence[int] | None, size: int) -> list[Group]:
-    """Return a group of `size` GPUs per engine, from the wanted GPUs (None: all), or one empty group for the CPU.
+    """Return a group of `size` GPUs per engine, from the wanted GPUs (None: all). Without GPUs, return one empty
+    group for the CPU.
 
-    Raises UsageError for missing GPUs, and if their number is not divisible by `size`.
+    Raises UsageError if a wanted GPU is missing, or if the number of GPUs is not divisible by `size`.
     """
     there = ", ".join(str(gpu.index) for gpu in found) or "none"
     if wanted is not None:

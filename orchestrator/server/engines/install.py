@@ -1,4 +1,4 @@
-"""Installs the CPU build of vLLM into its own environment, with the same versions every time."""
+"""Installs the CPU build of vLLM into its own environment, always with the same versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORT_SECONDS = 10.0
 
 
 def platform_problem(system: str, machine: str, python: tuple[int, int]) -> str | None:
-    """Return why this platform has no CPU engine, or None if it has one."""
+    """Return why the CPU engine does not support this platform, or None if it does."""
     if system != "Linux" or machine.lower() not in {"x86_64", "amd64"}:
         return f"the CPU engine exists for Linux on x86_64, this is {system} on {machine}"
     if not PYTHONS[0] <= python <= PYTHONS[1]:
@@ -38,13 +38,13 @@ def platform_problem(system: str, machine: str, python: tuple[int, int]) -> str 
 
 
 def fingerprint(constraints: Path) -> str:
-    """Return a digest of the pinned versions and of the Python that they are for."""
+    """Return a digest of the pinned versions and their Python version."""
     text = f"{sys.version_info.major}.{sys.version_info.minor}\n".encode() + constraints.read_bytes()
     return hashlib.sha256(text).hexdigest()
 
 
 def is_installed(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
-    """True if exactly these versions are completely installed."""
+    """True if exactly the pinned versions are completely installed."""
     try:
         return engine.stamp.read_text(encoding="utf-8").strip() == fingerprint(constraints)
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def require_installed(engine: EngineDir) -> None:
 
 
 def install(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
-    """Create `engine.venv`; False if it existed already. Raises EngineUnavailable with the reason."""
+    """Create `engine.venv`. Return False if it already existed. Raises EngineUnavailable with the reason."""
     if problem := platform_problem(platform.system(), platform.machine(), sys.version_info[:2]):
         raise EngineUnavailable(problem)
     if not constraints.is_file():
@@ -108,9 +108,9 @@ def _pins(constraints: Path) -> list[str]:
 
 
 class FetchProgress:
-    """Reports how much pip has fetched, and the time left at the same rate.
+    """Reports the amount that pip has downloaded, and the time left at the same rate.
 
-    pip names each file's size before it fetches the file, so a size counts once the next file begins.
+    pip names each file's size before downloading the file. So a file's size counts once the next file begins.
     """
 
     _FILE = re.compile(r"^\s+(?:Downloading|Using cached) \S+ \(([\d.]+) ([kMG])B\)|^Processing (\S+\.whl)")

@@ -44,7 +44,7 @@ class Wish(Struct, frozen=True):
 
 
 class Planned(Struct, frozen=True):
-    """One engine to start. `name` is for messages."""
+    """One engine to start. `name` is used in messages."""
 
     name: str
     launch: Launch
@@ -62,7 +62,8 @@ def plan_engines(wish: Wish, root: Path, environ: Mapping[str, str]) -> EnginePl
     """Plan all engines without starting any.
 
     `root` is the server's folder, for logs. Ports derive from `root`, so that a restarted server finds its engines at
-    the same addresses. Raises UsageError, InputError or EngineUnavailable, and RefusedError if the model cannot fit.
+    the same addresses. Raises UsageError, InputError or EngineUnavailable; raises RefusedError if the model cannot
+    fit.
     """
     if sys.platform != "linux":
         raise EngineUnavailable("orch starts vLLM on Linux only", hint="start it yourself and give its --upstream")
@@ -97,7 +98,7 @@ def planned(wish: Wish, gpus: Group, port: int, log: Path, python: Path, environ
 
 
 def find_weights(given: str) -> str:
-    """Return a path as absolute, and a name on the Hub unchanged. Raises InputError for anything else."""
+    """Return a path made absolute, or a name on the Hub unchanged. Raises InputError for any other text."""
     path = Path(given).expanduser()
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", "params.json")):
@@ -135,10 +136,10 @@ def _notes(
 
 
 def find_python(given: Path | None, environ: Mapping[str, str]) -> tuple[Path, dict[str, str], bool]:
-    """Return the Python that has vLLM, its environment, and whether that vLLM is a CPU build.
+    """Return the Python that has vLLM, its environment, and True if that vLLM is a CPU build.
 
-    Tries the given Python. Without one, tries this process's, then the Python of `python -m
-    orchestrator.server.engines install`. Raises EngineUnavailable.
+    Tries only the given Python, if there is one. Otherwise, tries this process's Python, then the Python of `python
+    -m orchestrator.server.engines install`. Raises EngineUnavailable.
     """
     ours = for_engines(environ)
     if given is not None:
@@ -204,17 +205,17 @@ def _command(model: str, wish: Wish, gpus: Group, port: int) -> tuple[str, ...]:
 
 
 def device_name(gpus: Sequence[int]) -> str:
-    """Return a name for messages: the GPUs with these numbers, or the CPU if `gpus` is empty."""
+    """Return a device name for messages: the GPUs with these numbers, or the CPU if `gpus` is empty."""
     return f"GPU{'s' if len(gpus) > 1 else ''} {','.join(map(str, gpus))}" if gpus else "the CPU"
 
 
 def slug(gpus: Group) -> str:
-    """Return the part of file names that stands for an engine on these GPUs."""
+    """Return the part of file names that identifies an engine on these GPUs."""
     return "-".join(["gpu", *(str(gpu.index) for gpu in gpus)]) if gpus else "cpu"
 
 
 def engine_ports(root: Path, count: int) -> list[int]:
-    """Return free ports for a server folder's engines: the same each time, if they are free."""
+    """Return free ports for a server folder's engines. The ports are the same each time, if they are free."""
     span = LAST_PORT - FIRST_PORT
     first = int.from_bytes(hashlib.sha256(os.fsencode(root.absolute())).digest()[:4], "big") % span
     order = (FIRST_PORT + (first + step) % span for step in range(span))

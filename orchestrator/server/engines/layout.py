@@ -15,7 +15,7 @@ from orchestrator.server.engines.steps import say
 
 
 class EngineDir(Struct, frozen=True):
-    """The folder that holds everything of the engine. Deleting it removes the engine completely."""
+    """The folder with all files of the engine. Deleting it removes the engine completely."""
 
     root: Path
 
@@ -34,7 +34,7 @@ class EngineDir(Struct, frozen=True):
 
     @property
     def stamp(self) -> Path:
-        """A file written last, inside the environment. Without it, the environment is incomplete."""
+        """A file inside the environment that is written last. If it is missing, the environment is incomplete."""
         return self.venv / "orch-installed"
 
     @property
@@ -50,13 +50,17 @@ class EngineDir(Struct, frozen=True):
         return self.root / "cache"
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables with this engine's programs and caches."""
+        """Return the environment variables that point to this engine's programs and caches. PATH extends the PATH of
+        `environ`.
+        """
         path = f"{self.venv / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"
         return {"VLLM_CACHE_ROOT": str(self.cache), "VLLM_CONFIG_ROOT": str(self.cache / "config"), "PATH": path}
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Allow one installation or conversion at a time. The lock ends with the process that holds it."""
+        """Allow one installation or conversion at a time. The lock is released when the process that holds it
+        ends.
+        """
         import fcntl  # missing on Windows, which the platform check has already refused
 
         self.root.mkdir(parents=True, exist_ok=True)

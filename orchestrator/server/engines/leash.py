@@ -2,9 +2,9 @@
 
     python leash.py STARTER_PID GRACE_SECONDS -- COMMAND...
 
-An engine is several processes. If the first is killed, the others stay and keep their memory (seen with vLLM 0.32),
-and PR_SET_PDEATHSIG reaches only the first. So this process runs between starter and engine. It adopts every orphan
-(PR_SET_CHILD_SUBREAPER) and watches its own parent. At the end it sends SIGTERM to the command. GRACE_SECONDS later
+An engine is several processes. If the first is killed, the others stay and keep their memory (seen with vLLM 0.32).
+PR_SET_PDEATHSIG reaches only the first. So this process runs between starter and engine. It adopts every orphan
+(PR_SET_CHILD_SUBREAPER) and watches its own parent. At the end, it sends SIGTERM to the command. GRACE_SECONDS later,
 it sends SIGKILL to all remaining processes. It exits with the command's exit code (128 + n for signal n).
 """
 
@@ -40,7 +40,9 @@ def start(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def reap(child: subprocess.Popen[bytes]) -> None:
-    """Reap every ended process, including adopted ones. The command's own code goes to `child.returncode`."""
+    """Reap every ended process, including adopted processes. Store the command's own exit code in
+    `child.returncode`.
+    """
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -53,7 +55,7 @@ def reap(child: subprocess.Popen[bytes]) -> None:
 
 
 def watch(child: subprocess.Popen[bytes], starter: int) -> None:
-    """Return when the command has ended, the starter is gone, or a signal asks this process to stop."""
+    """Wait until the command has ended, the starter is gone, or a signal asks this process to stop."""
     while child.returncode is None and os.getppid() == starter:
         got = signal.sigtimedwait(WATCHED, LOOK_EVERY_S)
         if got is not None and got.si_signo != signal.SIGCHLD:
@@ -71,7 +73,7 @@ def stop(child: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def parents() -> Iterator[tuple[int, int]]:
-    """Yield the id of each process and of its parent, from /proc."""
+    """Yield the id of each process and of its parent, read from /proc."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # The name, in brackets, may contain spaces and brackets itself. State and parent follow the last bracket.
@@ -81,7 +83,7 @@ def parents() -> Iterator[tuple[int, int]]:
 
 
 def children() -> list[int]:
-    """Return this process's children, including orphans of a killed child."""
+    """Return the ids of this process's children, including orphans of a killed child."""
     return [pid for pid, parent in parents() if parent == os.getpid()]
 
 

@@ -1,4 +1,4 @@
-"""The driver `here`: runs engines as processes of this machine, each on its own GPUs."""
+"""The driver `here`: runs engines as processes on this machine, each on its own GPUs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from orchestrator.server.listen import outlived
 from orchestrator.settings.backends import EnginesBackend
 
 AGAIN_SECONDS = 10.0
-"""Seconds between two checks of GPUs that are not free."""
+"""Seconds between two checks of GPUs that are in use."""
 PAUSE_SECONDS = 0.2
 UTILIZATION, MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes"
 
 
 class _Refused(Struct):
-    """An engine that could not start. It waits for its GPUs, or was given up."""
+    """An engine that could not start. It waits for its GPUs, or orch gave it up."""
 
     report: EngineReport
     since: float
@@ -132,7 +132,7 @@ class LocalDriver:
         return self._settings.models[model].swap == "sleep" and not self._is_cpu
 
     def _planned(self, name: str, slots: Slots) -> tuple[Planned, gpu_memory.DoesNotFit | None]:
-        """Return how to start the engine, and the reason not to start it now, if any."""
+        """Return the plan of the engine, and the reason not to start it now, if any."""
         model = self._settings.models[name]
         weights = find_weights(model.model)
         gpus: Group = () if self._is_cpu else tuple(gpu for gpu in find_gpus(self._environ) if gpu.index in slots)

@@ -1,4 +1,4 @@
-"""One engine of a fleet on this machine: keeps it running, puts it to sleep, ends it."""
+"""One engine of a fleet on this machine: keeps it running, puts it to sleep, and ends it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LocalEngine:
         """Number of starts before the current `SupervisedEngine`."""
         self._known: str | None = None
         self._phase: EngineState | None = None
-        """The state during an action or sleep. If None, the supervisor's state counts."""
+        """The state during an action or sleep. If None, the supervisor's state applies."""
         self._since = time.monotonic()
         self._asleep_start = 0
         self._problem: str | None = None
@@ -89,7 +89,7 @@ class LocalEngine:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """End the engine. Returns at once."""
+        """End the engine, without waiting for its end."""
         self._do(EngineState.DRAINING, self._end)
 
     def sleep(self) -> None:
@@ -97,7 +97,7 @@ class LocalEngine:
         self._do(EngineState.DRAINING, self._fall_asleep)
 
     def wake(self) -> None:
-        """Load the engine again and check its answer; if either fails, restart it."""
+        """Load the engine again and check its answer. If either step fails, restart the engine."""
         self._do(EngineState.STARTING, self._wake)
 
     def join(self) -> None:

@@ -1,4 +1,4 @@
-"""vLLM's own options, as on a command line."""
+"""vLLM's own command-line options."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ OURS = {
     "--data-parallel-size": "orch starts one engine per GPU, or one per N GPUs with --tensor-parallel N",
     "-dp": "orch starts one engine per GPU, or one per N GPUs with --tensor-parallel N",
 }
-"""Options that orch sets itself, and what to do instead."""
+"""Options that orch sets itself, each with advice on what to do instead."""
 
 
 def value_of(options: Sequence[str], name: str) -> str | None:
-    """Return an option's last value, as vLLM reads it (`--a-b`, `--a_b`, `--a-b=value`); None if it is missing.
+    """Return an option's last value, as vLLM reads it (`--a-b`, `--a_b`, `--a-b=value`), or None if the option is
+    missing.
 
     A bare flag has the value "".
     """

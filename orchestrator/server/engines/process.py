@@ -1,4 +1,4 @@
-"""One engine process: start, wait, watch, and stop with all its child processes."""
+"""One engine process: start it, wait for it, watch it, and stop it with all its child processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ _CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError|Wo
 
 
 class Launch(Struct, frozen=True):
-    """A command, its complete environment, and its port. There, GET /health answers 200 once the engine is ready."""
+    """A command, its complete environment, and its port. GET /health on this port answers 200 once the engine is
+    ready.
+    """
 
     command: tuple[str, ...]
     port: int
@@ -64,9 +66,9 @@ def log_tail(path: Path, start: int = 0, lines: int = TAIL_LINES) -> str:
 
 
 def log_cause(path: Path, start: int = 0) -> str | None:
-    """Return the last telling error of a log after byte `start`, or None.
+    """Return the last informative error of a log after byte `start`, or None.
 
-    vLLM's last error only says that its engine did not start; an earlier error has the reason.
+    vLLM's last error says only that its engine did not start; an earlier error has the reason.
     """
     found: list[str] = [text.strip() for text in _ERROR.findall(_end_of(path, start, CAUSE_BYTES))]
     telling = [text for text in found if not _CONSEQUENCE.search(text)]
@@ -97,8 +99,8 @@ class VllmProcess:
             engine.base_url
 
     Entering starts the engine and returns once it is ready; leaving stops it. The engine also stops if our process
-    dies, however that happens (see leash.py). Timeouts are in seconds. Raises EngineUnavailable with the end of the
-    engine's log. `held` are file descriptors to keep open until all of the engine's processes have ended.
+    dies in any way (see leash.py). Timeouts are in seconds. Raises EngineUnavailable with the end of the engine's
+    log. `held` are file descriptors to keep open until all of the engine's processes have ended.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class VllmProcess:
 
     @property
     def cause(self) -> str | None:
-        """The last telling error in the log since the last start, or None."""
+        """The last informative error in the log since the last start, or None."""
         return log_cause(self.log, self._log_start)
 
     @property
@@ -140,7 +142,7 @@ class VllmProcess:
 
     @property
     def pid(self) -> int | None:
-        """The topmost process of the engine; None while it does not run."""
+        """Process id of the engine's topmost process; None while the engine does not run."""
         return self._leash.pid if self._leash is not None and self._leash.poll() is None else None
 
     @property
@@ -182,10 +184,10 @@ class VllmProcess:
             raise EngineUnavailable(f"the engine cannot be started: {error}") from error
 
     def wait_ready(self, on_loading: Callable[[float], None] = lambda seconds: None) -> None:
-        """Return when /health answers 200. Raises EngineUnavailable if the process dies, or is not ready in time.
+        """Wait until /health answers 200. Raises EngineUnavailable if the process dies, or is not ready in time.
 
-        `on_loading` is called with the seconds waited so far, several times a second. An engine that still writes to
-        its log is loading slowly, and gets up to MOST_LOADING times the timeout.
+        `on_loading` is called several times a second with the seconds waited so far. An engine that still writes to
+        its log is loading slowly. It gets up to MOST_LOADING times the timeout.
         """
         begun = heard = time.monotonic()
         written = 0
@@ -217,10 +219,10 @@ class VllmProcess:
             raise self._error("the engine is not running" if code is None else f"the engine ended with code {code}")
 
     def wait(self) -> int:
-        """Return the exit code when the engine, once ready, ends by itself.
+        """Wait until a ready engine ends by itself, and return its exit code.
 
-        Raises EngineUnavailable if the engine was never started. Raises it also if the engine neither ends nor
-        answers a health check for `deaf_timeout`: vLLM may hang in its shutdown.
+        Raises EngineUnavailable if the engine was never started. Also raises it if the engine neither ends nor
+        answers a health check for `deaf_timeout`. vLLM may hang in its shutdown.
         """
         if self._leash is None:
             raise EngineUnavailable("this engine was never started", hint=None)
@@ -233,7 +235,9 @@ class VllmProcess:
         return self._leash.wait()
 
     def stop(self) -> None:
-        """Stop all processes: SIGTERM, and SIGKILL after `stop_timeout`. No error if the engine is gone."""
+        """Stop all processes with SIGTERM, then with SIGKILL after `stop_timeout`. Does nothing if the engine is
+        gone.
+        """
         leash = self._leash
         if leash is None:
             return
@@ -260,12 +264,12 @@ class VllmProcess:
 
 
 def is_free(port: int) -> bool:
-    """True if a server could listen on this loopback port."""
+    """True if a server could listen on this loopback port now."""
     return _trouble(port) is None
 
 
 def _require_free(port: int) -> None:
-    """Refuse a port in use: another server there would answer /health in the engine's place."""
+    """Refuse a port in use, because another server there would answer /health in place of the engine."""
     if (trouble := _trouble(port)) is not None:
         raise EngineUnavailable(f"port {port} cannot be used: {trouble}", hint="choose another --port")
 

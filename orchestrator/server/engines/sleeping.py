@@ -1,7 +1,7 @@
-"""vLLM's sleep mode: an engine frees its GPU memory and keeps its process. After waking it must answer as before.
+"""vLLM's sleep mode: an engine frees its GPU memory and keeps its process. After waking, it must answer as before.
 
 The endpoints exist only under VLLM_SERVER_DEV_MODE, on loopback, and are never passed through. Level 1 keeps the
-weights in host memory. After level 2 an engine must load its weights again, or its answers are nonsense.
+weights in host memory. After level 2, an engine must load its weights again, or its answers are nonsense.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1"}
 OPTIONS = ("--enable-sleep-mode",)
 SECONDS = 300.0
 FREED_SHARE = 0.5
-"""Share of an engine's GPU memory that must become free while it sleeps."""
+"""Minimum share of an engine's GPU memory that must become free while it sleeps."""
 QUESTION = {
     "prompt": "One, two, three, four, five, six, seven, eight,",
     "max_tokens": 16,
@@ -28,14 +28,14 @@ QUESTION = {
 
 
 def fall_asleep(port: int) -> None:
-    """Free the GPU memory of an engine without requests. Raises EngineUnavailable."""
+    """Free the GPU memory of an engine that has no requests. Raises EngineUnavailable."""
     _ask(port, "POST", "/sleep?level=1&mode=wait")
     if not _is_sleeping(port):
         raise EngineUnavailable("the engine was put to sleep, but is awake", hint=None)
 
 
 def wake_up(port: int) -> None:
-    """Load the engine's memory again. Raises EngineUnavailable."""
+    """Load a sleeping engine back into GPU memory. Raises EngineUnavailable."""
     _ask(port, "POST", "/wake_up")
     if _is_sleeping(port):
         raise EngineUnavailable("the engine was woken, but is asleep", hint=None)

@@ -1,4 +1,4 @@
-"""Runs long steps in other processes, with progress on stderr and output in a log, and explains failures."""
+"""Runs long steps in other processes, with progress on stderr and output in a log. Explains failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def say(text: str) -> None:
 
 
 def run_command(work: Callable[[], None]) -> int:
-    """Do a command's work until it ends or a signal stops it. Return its exit code."""
+    """Run a command's work until it ends or a signal stops it. Return the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         work()
@@ -54,13 +54,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def leashed(command: Sequence[str | Path], grace: float) -> list[str]:
-    """Return a command whose processes all end with this process, within `grace` seconds (see leash.py)."""
+    """Wrap a command so that all its processes end with this process, within `grace` seconds (see leash.py)."""
     leash = (sys.executable, "-I", "-S", LEASH, os.getpid(), grace, "--")
     return [str(part) for part in (*leash, *command)]
 
 
 class StepFailed(Exception):
-    """A command of a step ended with a code other than 0. `output` is the end of its output."""
+    """Raised if a step's command ended with a nonzero exit code. `output` is the end of its output."""
 
     def __init__(self, code: int, output: str) -> None:
         super().__init__(f"exit code {code}")
@@ -77,7 +77,7 @@ def run_step(
 ) -> None:
     """Run `command`, append its output to `log`, and pass each line to `on_line`.
 
-    Raises StepFailed if it fails, OSError if the log cannot be written (a full disk).
+    Raises StepFailed if the command fails, OSError if the log cannot be written (for example, if the disk is full).
     """
     tail: deque[str] = deque(maxlen=KEPT_LINES)
     with log.open("a", encoding="utf-8") as file:
@@ -106,7 +106,7 @@ def run_step(
 
 
 def reason(output: str) -> str:
-    """Return the cause of a failure, from the output of pip or of a script."""
+    """Extract the cause of a failure from the output of pip or of a script."""
     if _FULL.search(output):
         return "the disk is full"
     if _OFFLINE.search(output):
@@ -126,5 +126,5 @@ def _no_build(requirement: str) -> str:
 
 
 def unavailable(what: str, failure: StepFailed, log: Path) -> EngineUnavailable:
-    """Return the error for the user: the step, the reason of its failure, and the path of the full output."""
+    """Return an error for the user with the step, the reason why it failed, and the path of the full output."""
     return EngineUnavailable(f"{what} failed: {reason(failure.output)} (full output: {log})")

@@ -1,10 +1,10 @@
-"""Keeps engines running: starts them, waits until they are ready, restarts dead engines, stops them all.
+"""Keeps engines running: starts them, waits until they are ready, restarts dead engines, stops all engines.
 
     with Supervisor(engines, tell=say) as supervisor:
         supervisor.wait_ready()
         ...
 
-Each engine has a thread and keeps its port. To its users, an engine that died is down for a while.
+Each engine has a thread and keeps its port. To its clients, a dead engine is only down for a while.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class State(StrEnum):
 class RestartPolicy(Struct, frozen=True):
     """Decides how long to wait before restarting a dead engine, and when to give it up. Times are in seconds.
 
-    The pause doubles with every consecutive death. `well` seconds of being ready reset it. After `tries` consecutive
-    starts without becoming ready, the engine is given up. An engine that answers no health check for `deaf` is ended.
+    The pause doubles with every consecutive death. It is reset once an engine has been ready for `well` seconds.
+    After `tries` consecutive starts without becoming ready, the engine is given up. An engine that answers no health
+    check for `deaf` seconds is ended.
     """
 
     first: float = 1.0
@@ -52,18 +53,18 @@ class RestartPolicy(Struct, frozen=True):
     deaf: float = 120.0
 
     def pause(self, deaths: int) -> float:
-        """Return the pause after this many consecutive deaths (from 1)."""
+        """Return the pause in seconds after this many consecutive deaths (from 1)."""
         return min(self.longest, self.first * 2.0 ** min(deaths - 1, 30))
 
 
 class _Record(Struct):
-    """The deaths and failed starts of an engine since it last ran well."""
+    """Number of deaths and failed starts of an engine since it last ran well."""
 
     deaths: int = 0
     failed_starts: int = 0
 
     def died(self, was_ready: float | None, patience: RestartPolicy) -> None:
-        """Record a death. `was_ready` is how many seconds the engine was ready, None if it never was."""
+        """Record a death. `was_ready` is how many seconds the engine was ready, or None if it never was."""
         if was_ready is None:
             self.failed_starts += 1
         else:
@@ -177,7 +178,7 @@ def _why(error: EngineUnavailable, process: VllmProcess) -> str:
 
 
 class Supervisor:
-    """Engines that are kept running while the context lasts. `tell` gets progress messages, from several threads.
+    """Keeps engines running while its context is open. `tell` gets progress messages from several threads.
 
     `held` are file descriptors that every engine keeps open until all its processes are gone.
     """
@@ -215,7 +216,7 @@ class Supervisor:
 
     @property
     def hopeless(self) -> EngineUnavailable | None:
-        """An error if every engine was given up, else None."""
+        """An error if every engine was given up, otherwise None."""
         if any(engine.state is not State.GIVEN_UP for engine in self._engines):
             return None
         engine = self._engines[0]
@@ -224,10 +225,10 @@ class Supervisor:
         )
 
     def wait_ready(self, is_over: Callable[[], bool] = lambda: False, every: float = 10.0) -> bool:
-        """Return True when each engine is ready or given up, False as soon as `is_over`. Shows progress every `every`
-        s.
+        """Return True once each engine is ready or given up, or False as soon as `is_over`. Show progress every
+        `every` seconds.
 
-        Raises EngineUnavailable if all are given up.
+        Raises EngineUnavailable if all engines are given up.
         """
         began = told = time.monotonic()
         while any(engine.state not in (State.READY, State.GIVEN_UP) for engine in self._engines):

@@ -1,6 +1,6 @@
 """Formats and destinations of merged rows: JSONL, CSV, Parquet or .xlsx; in a file, folder, bucket or SQL table.
 
-The callers supply the merged lines that `results.merged_row` writes: this package does not know the store.
+Callers supply the merged lines from `results.merged_row`. This package does not use the store.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ ENDINGS: Mapping[Format, str] = {
 
 
 class Written(Struct, frozen=True):
-    """A written output: its `bytes` (None for a SQL table), and `jsonl_bytes`, its bytes as JSONL.
+    """Result of writing an output.
 
-    `rows` counts the rows of the file or table, `lines` its merged lines: a wide table has a row per document.
+    `bytes` is its size, or None for a SQL table. `jsonl_bytes` is its size as JSONL. `rows` counts the rows of the
+    file or table. `lines` counts the merged lines: a wide table has a row per document.
     """
 
     place: str
@@ -76,7 +77,7 @@ def table_of(output: Output) -> TableShape:
 
 
 def check_columns(table: TableShape, form: Format, tasks: Iterable[Task]) -> None:
-    """Raise UsageError for a column that the table of these tasks lacks."""
+    """Raise UsageError if `table` names a column that the table of these tasks lacks."""
     table.layout("", _schemas(tasks), flat=form in ("csv", "xlsx"))
 
 
@@ -93,8 +94,8 @@ def _answers_of(task: Task) -> Mapping[str, Any] | VectorOf | None:
 def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes], table: TableShape = LONG) -> Written:
     """Write a job's lines to a path or an address, whole or not at all.
 
-    `lines` are merged lines; for `batch`, they are OpenAI's result lines. Raises OutputError, and UsageError if no
-    installed library writes the format.
+    `lines` are merged lines; for the format `batch`, they are OpenAI's result lines. Raises OutputError, and
+    UsageError if no installed library can write the format.
     """
     check_format(form, str(place))
     counted = CountedLines(lines)
@@ -107,8 +108,8 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes], tab
 def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Written:
     """Deliver a job's lines as its job file says. If the output has partitions, `night` names the partition.
 
-    Raises OutputError. Raises InputError or UsageError if a variable for an address is no longer set, or no installed
-    library writes the format.
+    Raises OutputError. Raises InputError if an environment variable for the address is no longer set. Raises
+    UsageError if no installed library can write the format.
     """
     if (place := place_of(output, job, night)) is not None:
         return write(place, output.format, job, lines, table_of(output))
@@ -124,7 +125,7 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
 def probe(output: Output, job: Job, night: date) -> None:
     """Test if `deliver` would work now, without changing anything.
 
-    Raises OutputError, and InputError if a variable for an address is not set.
+    Raises OutputError, and InputError if an environment variable for the address is not set.
     """
     if (place := place_of(output, job, night)) is not None:
         places.probe(place)
@@ -136,7 +137,7 @@ def probe(output: Output, job: Job, night: date) -> None:
 
 
 def place_of(output: Output, job: Job, night: date) -> str | Path | None:
-    """Return the file or address of a job's rows; None for a SQL table."""
+    """Return the file or address that a job's rows are written to; None for a SQL table."""
     path = output.path
     if path is None:
         return None
@@ -161,7 +162,7 @@ def _url(output: Output) -> str:
 
 
 def check(output: Output) -> None:
-    """Raise UsageError or InputError for an output that cannot be written. Opens nothing."""
+    """Raise UsageError or InputError if an output cannot be written. Opens no file or connection."""
     check_format(output.format, "output")
     if output.path is None:
         _url(output)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 MAX_DEPTH = 16
-"""Deepest nesting with columns of its own. Table readers do not show deeper ones, which become JSON text."""
+"""Deepest nesting that gets its own columns. Table readers do not show deeper values, so these become JSON text."""
 INT64 = range(-(2**63), 2**63)
 
 
@@ -31,13 +31,13 @@ class ListOf(msgspec.Struct, frozen=True):
 
 
 class Struct(msgspec.Struct, frozen=True):
-    """Named fields, at least one, each with its type."""
+    """One or more named fields, each with its type."""
 
     fields: tuple[tuple[str, Kind], ...]
 
 
 class VectorOf(msgspec.Struct, frozen=True):
-    """A vector of `size` 32-bit numbers, the precision of models; None means any size."""
+    """A vector of `size` 32-bit numbers, the precision of models. A size of None means any size."""
 
     size: int | None = None
 
@@ -46,11 +46,11 @@ Kind = Plain | ListOf | Struct | VectorOf
 
 
 class Unfit(Exception):
-    """A value that its column cannot hold unchanged."""
+    """Raised for a value that its column cannot hold unchanged."""
 
 
 def root_of(schema: Any) -> Any:
-    """Return a JSON Schema with its top-level `$ref` resolved, or None if it leads nowhere."""
+    """Return a JSON Schema with its top-level `$ref` resolved, or None if the reference points nowhere."""
     seen: set[str] = set()
     part = schema
     while isinstance(part, Mapping) and isinstance(reference := part.get("$ref"), str):
@@ -125,7 +125,7 @@ def _is_null(schema: Any) -> bool:
 
 
 def _at(root: Any, reference: str) -> Any:
-    """Resolve a `$ref` within the schema. Other references, and references that lead nowhere, give None."""
+    """Resolve a `$ref` within the schema. Return None for an external or broken reference."""
     if reference == "#":
         return root
     if not reference.startswith("#/"):
@@ -138,7 +138,7 @@ def _at(root: Any, reference: str) -> Any:
 
 
 def flattened(kind: Kind) -> Kind:
-    """Return the type for formats without lists, where a list becomes JSON text. Vectors stay."""
+    """Return the type for formats without lists: lists become JSON text, but vectors stay."""
     match kind:
         case ListOf():
             return Plain.JSON

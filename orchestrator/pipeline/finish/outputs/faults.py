@@ -1,4 +1,4 @@
-"""Classification of write errors by error number, SQLSTATE or type, never by their words."""
+"""Classification of write errors by error number, SQLSTATE or type, never by message text."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _SQLSTATES: Mapping[str, OutputFault] = {
 
 
 def fault_of(error: BaseException) -> OutputFault:
-    """Return the fault of a failed write, from the error or one of its causes."""
+    """Return the fault that a failed write's error, or one of its causes, stands for."""
     for one in _chain(error):
         if (found := _known(one)) is not None:
             return found

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 Format = OutputFormat
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
-"""Maximum JSONL bytes of a Parquet row group. Long answers give a group fewer than `GROUP_ROWS` rows."""
+"""Maximum JSONL bytes of a Parquet row group. With long answers, a group has fewer than `GROUP_ROWS` rows."""
 PART_ROWS = 1000
-"""Maximum rows held as Python objects, because the garbage collector scans these repeatedly."""
+"""Maximum rows held as Python objects. The garbage collector scans these objects again and again."""
 _QUOTED = frozenset('",\r\n')
 
 
 class CountedLines:
-    """Lines that are counted while they are read, with their bytes as JSONL."""
+    """Iterable that counts lines, and their bytes as JSONL, as they are read."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
@@ -54,8 +54,8 @@ class CountedLines:
 class TableShape(msgspec.Struct, frozen=True):
     """The shape of a table: a row per document if `wide`, else a row per merged row.
 
-    `columns` has the table's columns in order; empty means all. With `excel`, a CSV file is marked as UTF-8 for
-    spreadsheets, and no cell is a formula.
+    `columns` has the table's columns in order; empty means all columns. With `excel`, a CSV file is marked as UTF-8
+    for spreadsheets, and no cell can act as a formula.
     """
 
     wide: bool = False
@@ -91,7 +91,7 @@ def encode(
 ) -> int:
     """Write merged lines to a file, and return the number of its rows. `tasks` has the kind of answers by task.
 
-    JSONL has the merged lines unchanged, unless the table has its own shape. Raises OSError, and UsageError for an
+    In JSONL, the merged lines are unchanged unless the table has its own shape. Raises OSError, and UsageError for an
     unknown column.
     """
     if form == "batch" or (form == "jsonl" and not (table.wide or table.columns)):
@@ -120,7 +120,7 @@ def _json_lines(lines: Iterable[bytes], layout: TableLayout) -> Iterator[bytes]:
 
 
 def csv_lines(lines: Iterable[bytes], layout: TableLayout, *, excel: bool = False) -> Iterator[bytes]:
-    """Yield a header and the rows of a table as RFC 4180 in UTF-8.
+    """Yield the header and rows of a table as RFC 4180 CSV in UTF-8.
 
     An empty cell is null, and `""` is an empty string. The csv module cannot write both.
     """
@@ -225,7 +225,7 @@ SHEET_ROWS = 1_048_575
 """Maximum rows of a sheet below its header. Further rows go to the next sheet."""
 CELL_CHARACTERS = 32_767
 EXACT = 10**15
-"""Excel keeps 15 digits of a number, so longer integers are written as text."""
+"""Smallest integer written as text: Excel keeps only 15 digits of a number."""
 _WIDTHS = {Plain.TEXT: 40, Plain.JSON: 40, Plain.INSTANT: 20}
 
 
@@ -249,7 +249,7 @@ def write_workbook(file: BinaryIO, lines: Iterable[bytes], layout: TableLayout) 
 
 
 class _Written:
-    """A file that can only be appended to: without seek and tell, an archive is written from front to back."""
+    """Append-only wrapper of a file. Without seek and tell, an archive is written from front to back."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.write, self.flush = file.write, file.flush

@@ -1,4 +1,4 @@
-"""Layouts of merged rows: the columns of a job's table, and the cells of each of its rows. Pure.
+"""Layouts of merged rows: the columns of a job's table, and the cells of each row. Pure.
 
 The long layout has a table row per merged row, whatever its task; the wide layout has a table row per document. A
 task with a schema gets a column per field, `TASK.FIELD`.
@@ -28,7 +28,7 @@ from orchestrator.pipeline.finish.outputs.column_types import (
 )
 
 WHOLE, VECTOR = "answer", "vector"
-"""Names of columns for answers that are not objects with named fields."""
+"""Column names for answers that are not objects with named fields."""
 Tasks = Mapping[str, Mapping[str, Any] | VectorOf | None]
 """Schemas of the tasks' answers, by task; None for plain text."""
 
@@ -87,7 +87,7 @@ _decode = json_decoder(MergedRow).decode
 
 
 def read(line: bytes) -> tuple[MergedRow, Any, bytes]:
-    """Return a merged line, its decoded output, and its output as JSON."""
+    """Parse a merged line. Return it with its decoded output and its output as JSON."""
     try:
         row = _decode(line)
         return row, msgspec.json.decode(row.output), bytes(row.output)
@@ -113,7 +113,7 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
     ("document_notes", _T),
 )  # fmt: skip
 ON_REQUEST: tuple[tuple[str, Plain], ...] = (("cost_estimated", Plain.BOOLEAN),)
-"""Columns that a table has only if they are chosen by name."""
+"""Columns that appear only if the user chooses them by name."""
 MOST_NAMED = 60
 
 
@@ -144,7 +144,7 @@ class TableLayout(Protocol):
 
 
 class AnswerColumns:
-    """The columns of a job's answers, task after task.
+    """The columns of a job's answers, in the order of its tasks.
 
     `tasks` has the kind of answers by task. `flat` is for formats without nesting (CSV, SQL): an object becomes a
     column per leaf, and a list becomes JSON text.
@@ -184,7 +184,7 @@ class Layout:
         self._answers = AnswerColumns(tasks, flat=flat)
         answers = self._answers.named
         self.answers = slice(len(IDENTITY) - 1, len(IDENTITY) + len(answers))
-        """Indexes of the answers' columns: `answer`, then the columns of fields."""
+        """Slice of the answer columns: `answer`, then the columns of fields."""
         self.columns = columns_of((*IDENTITY, *answers, *PROVENANCE, *(ON_REQUEST if every else ())))
 
     def records(self, lines: Iterable[bytes]) -> Iterable[bytes]:
@@ -236,7 +236,7 @@ def _fitters(kind: Kind) -> dict[str, Callable[[Any], Any]]:
 
 
 def _fitted(output: Any, columns: _TaskColumns) -> tuple[list[Any], bool]:
-    """Return the answer's fields that fit their columns, and True if all of them do."""
+    """Return the fields of an answer that fit their columns, and True if all of them fit."""
     given = output if isinstance(columns.kind, Struct) else {WHOLE: output}
     if not isinstance(given, dict):
         return [None] * len(columns.fields), False
@@ -260,7 +260,7 @@ def _leaves(kind: Kind, values: list[Any]) -> Iterator[Any]:
 
 
 def unique(names: Iterable[str], most: int | None = None) -> list[str]:
-    """Make names unique regardless of case, with a number at the end. Each has at most `most` UTF-8 bytes."""
+    """Make names unique regardless of case by appending a number. `most` is the maximum UTF-8 bytes of a name."""
     taken: set[str] = set()
     found = []
     for name in names:
@@ -291,10 +291,10 @@ def _columns_there(name: str, names: Sequence[str]) -> str:
 
 
 class ChosenColumns:
-    """Some columns of another layout, in a chosen order."""
+    """Chosen columns of another layout, in a chosen order."""
 
     def __init__(self, layout: TableLayout, names: Sequence[str]) -> None:
-        """Raise UsageError for a name that is not a column of the layout."""
+        """Choose columns by name. Raises UsageError for a name that is not a column of the layout."""
         self._layout = layout
         places = {column.name: place for place, column in enumerate(layout.columns)}
         for name in names:

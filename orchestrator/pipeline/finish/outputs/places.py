@@ -1,4 +1,4 @@
-"""Destinations of outputs: a local file, which appears whole or not at all, or an address that fsspec opens."""
+"""Destinations of outputs: a local file, written whole or not at all, or an address that fsspec opens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 
 PROBE_BYTES = 65_536
-"""Bytes that a probe writes. A full disk often has room for an empty file."""
+"""Bytes that a probe writes. More than zero, because a full disk often has room for an empty file."""
 PROBE = ".orch-check"
 """Suffix of the object that a probe writes to a storage service and then removes."""
 _HINTS = {
@@ -40,15 +40,15 @@ def located(text: str, folder: Path) -> str | Path:
 
 
 def name_of(place: str | Path) -> str:
-    """Return the name under which orch remembers a destination; for a file, its real path."""
+    """Return the name under which orch remembers a destination. For a file, this is its real path."""
     return place if isinstance(place, str) else os.path.realpath(place)
 
 
 @contextmanager
 def opened(place: str | Path) -> Iterator[BinaryIO]:
-    """Open a file that appears only if the block succeeds. Raises OutputError.
+    """Open a file that appears at its destination only if the block succeeds. Raises OutputError.
 
-    A replaced file keeps its permissions; a new file gets its permissions from the user's umask.
+    A replaced file keeps its permissions; a new file gets permissions from the user's umask.
     """
     if isinstance(place, str):
         with _spooled(place) as file:
@@ -61,8 +61,8 @@ def opened(place: str | Path) -> Iterator[BinaryIO]:
 def probe(place: str | Path) -> None:
     """Test if a destination can be written, without changing it. Raises OutputError.
 
-    For a file, this writes and removes a file in its folder, or in the nearest existing folder above. For an object,
-    this writes and removes an object whose name ends with `PROBE`.
+    For a file, the test writes and removes a file in its folder, or in the nearest existing parent. For an object, it
+    writes and removes an object whose name ends with `PROBE`.
     """
     with _output_errors(place):
         if isinstance(place, Path):
@@ -92,7 +92,7 @@ def _probe_folder(target: Path) -> None:
 
 
 def is_empty(place: str | Path) -> bool:
-    """True if a destination has no file or object, or an empty one. Raises OutputError."""
+    """True if nothing exists at a destination, or only an empty file or object. Raises OutputError."""
     with _output_errors(place):
         if isinstance(place, Path):
             target = resolved(place)
@@ -145,7 +145,7 @@ def _target(place: Path) -> Path:
 
 @contextmanager
 def _spooled(address: str) -> Iterator[BinaryIO]:
-    """Write to a local file first, then send it: after a failure, many services keep what was sent so far."""
+    """Write to a local file, then upload it. After a failed upload, many services keep the part they got."""
     with tempfile.NamedTemporaryFile(prefix="orch-export-") as file:
         with _output_errors(Path(file.name)):
             yield file  # type: ignore[misc]  # a wrapper of a BinaryIO

@@ -46,7 +46,7 @@ MAX_NAME = 63
 """Maximum bytes of a column's name: Postgres silently truncates longer names."""
 KEY = ("job", "custom_id")
 _VectorType = Callable[[int | None], TypeEngine[Any]]
-"""Returns the column type for vectors of a size; None means any size."""
+"""Function that returns the column type for vectors of a size; None means any size."""
 ARRAY_SQL = "REAL[]"
 
 
@@ -57,7 +57,7 @@ class _Vector(UserDefinedType[list[float]]):
         self.size = None if size is None else int(size)
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return the type as `CREATE TABLE` spells it."""
+        """Return the type as it is written in `CREATE TABLE`."""
         return "VECTOR" if self.size is None else f"VECTOR({self.size})"
 
     def bind_processor(self, dialect: Any) -> Callable[[list[float] | None], str | None]:
@@ -70,7 +70,7 @@ ischema_names.setdefault("vector", _Vector)
 
 
 def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
-    """Replace a job's rows in a table in one transaction, and create what is missing. Raises OutputError."""
+    """Replace a job's rows in a table in one transaction, creating missing tables and columns. Raises OutputError."""
     with _output_errors(table):
         if (file := _file_of(url)) is not None:
             permissions.make_folders(file.parent)
@@ -80,9 +80,9 @@ def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[byte
 
 
 def probe(url: str, table: str, layout: Layout) -> None:
-    """Test if a job's rows can be put into a table, without changing it. Raises OutputError.
+    """Test if a job's rows can be written to a table, without changing it. Raises OutputError.
 
-    Performs a whole delivery without rows, and rolls it back.
+    Performs a complete delivery without rows, and rolls it back.
     """
     if (file := _file_of(url)) is not None and (not file.exists() or file.is_dir()):
         places.probe(file)
@@ -95,7 +95,7 @@ def probe(url: str, table: str, layout: Layout) -> None:
 
 
 class _TakeBack(Exception):
-    """Rolls the transaction back."""
+    """Raised to roll back the transaction."""
 
 
 def _file_of(url: str) -> Path | None:
@@ -136,7 +136,7 @@ def _fill(tx: Connection, name: str, layout: Layout, job: str, lines: Iterable[b
 
 
 def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]:
-    """Create or complete the table. Return it, with its column names in the layout's order."""
+    """Create the table, or add its missing columns. Return it with its column names in the layout's order."""
     if tx.dialect.name == "postgresql":
         # Two jobs that both find no table take turns.
         tx.execute(text("SELECT pg_advisory_xact_lock(715518)"))
@@ -202,10 +202,10 @@ def _vector_type(tx: Connection) -> _VectorType:
 
 
 def _holds_vectors(found: str, wanted: str) -> bool:
-    """True if a column of SQL type `found` takes vectors of SQL type `wanted`.
+    """True if a column of SQL type `found` accepts vectors of SQL type `wanted`.
 
-    A table from before pgvector was installed keeps its arrays. A column of any size takes all vectors, and vectors
-    of unknown size fit any column.
+    A table created before pgvector was installed keeps its arrays. A column of any size accepts all vectors, and
+    vectors of unknown size fit any column.
     """
     if not wanted.startswith("VECTOR"):
         return False

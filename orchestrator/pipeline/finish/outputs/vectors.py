@@ -1,4 +1,4 @@
-"""Sizes of the vectors of a job's tasks, learned from the rows if the job file does not state them."""
+"""Sizes of the vectors of a job's tasks. Sizes that the job file does not state are learned from the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.pipeline.finish.outputs.column_types import VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Tasks
 
 IN_MEMORY = 32_000_000
-"""Bytes of lines kept in memory until every task has had a vector. Further lines wait in a file."""
+"""Maximum bytes of lines kept in memory until every task has had a vector. Further lines go to a temporary file."""
 
 
 class _Line(msgspec.Struct):
@@ -30,7 +30,7 @@ _decode_numbers = json_decoder(list[float]).decode
 def sized(tasks: Tasks, lines: Iterable[bytes]) -> tuple[Tasks, Iterable[bytes]]:
     """Return the tasks with their vector sizes, and the same merged lines, which can be read once.
 
-    A task's first vector gives its size; without a vector, the size stays unknown. Raises the errors of `lines`.
+    The first vector of a task gives its size; without a vector, the size stays unknown. Raises the errors of `lines`.
     """
     unknown = {task for task, answer in tasks.items() if isinstance(answer, VectorOf) and answer.size is None}
     if not unknown:

@@ -26,10 +26,10 @@ _decode = json_decoder(_Document).decode
 
 
 class WideLayout:
-    """A table row per document. The column `other_answers` has answers that do not fit their columns, as JSON by
+    """A table row per document. The `other_answers` column holds answers that do not fit their columns, as JSON by
     task.
 
-    A long document, asked in parts, has the answer about all its parts.
+    For a long document asked in parts, the row has the answer about all parts.
     """
 
     def __init__(self, job: str, tasks: Tasks, *, flat: bool, every: bool = False) -> None:
