@@ -60,7 +60,7 @@ class Reloader:
         return home_beside(self.config.path, said)
 
     def look(self, now: datetime) -> str | None:
-        """Apply an edit of the file to `config`. Return a message about the edit, or None if there is none."""
+        """Apply an edit of the file to `config`. Return a message about the edit. None without an edit."""
         if self.config.path is None:
             return None
         found = _content_or_error(self.config.path)

@@ -127,8 +127,8 @@ class LostAnswers(Struct, frozen=True):
 def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: BackendHandle) -> str | None:
     """Return a message about the consent if an unsent shard has rows with lost paid answers, else None.
 
-    These answers belong to a cancelled job, so nobody was asked for consent when they were lost. `model` is the
-    backend's name for the model. Raises RefusedError without consent to pay again.
+    These answers belong to a cancelled job, and its user could not be asked for consent when they were lost. `model`
+    is the backend's name for the model. Raises RefusedError without consent to pay again.
     """
     lost = store.lost.like(job, shard, model)
     if not lost:

@@ -51,7 +51,7 @@ def named(store: Store, home: str, text: str) -> Job:
 
 
 def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
-    """Return a predecessor with its state. Raises UsageError if there is none, RefusedError if it did not succeed."""
+    """Return a predecessor with its state. Raises UsageError without such a job, RefusedError if the job failed."""
     job = named(store, home, text)
     found, why = standing(store, job)
     if found is Predecessor.NOT_WELL:

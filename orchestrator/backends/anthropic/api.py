@@ -69,9 +69,7 @@ class AnthropicAPI(HttpAPI):
 
 
 def batch_of(told: object, asked: str | None = None) -> object:
-    """Return a batch in OpenAI's shape; other values stay unchanged. `asked` is the batch's id if the answer omits
-    it.
-    """
+    """Return a batch in OpenAI's shape. Other values stay unchanged. `asked` replaces an id that the answer omits."""
     found = lenient.mapping(told)
     if not found:
         return told

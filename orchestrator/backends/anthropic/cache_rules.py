@@ -15,10 +15,7 @@ _MOST = 4096
 
 
 def least_tokens(model: str) -> int:
-    """Return the length in tokens of the shortest prefix that a model caches.
-
-    For an unknown model, return the highest minimum of all models.
-    """
+    """Return the tokens of the shortest prefix that a model caches; the highest minimum for an unknown model."""
     claude = claude_of(model)
     if claude is None or claude.line not in ("opus", "sonnet", "haiku"):
         return _MOST

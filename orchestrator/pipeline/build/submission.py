@@ -411,7 +411,7 @@ def _note_request(store: Store, job: Job, options: Options, at: datetime) -> Non
 def unfinished(store: Store, job: Job) -> Job | None:
     """Return the unfinished job of the same content, or None. Superseded jobs are ignored.
 
-    The job may come from this file or from one that was moved here.
+    The job may come from this file or from a file that was moved here.
     """
     current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
     same = next((other for other in current if other.identity == job.identity), None)

@@ -115,7 +115,7 @@ def lacks_names(shard: Shard) -> bool:
 
 
 def discard(home: Home, shard: Shard) -> None:
-    """Delete copies of result files that were not accepted, including those that a killed process left."""
+    """Delete copies of result files that were not accepted, also copies that a killed process left."""
     for kind in KINDS:
         path = home.results(shard.id, kind)
         for left in path.parent.glob(f"{path.name}.*"):

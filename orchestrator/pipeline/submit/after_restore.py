@@ -232,7 +232,7 @@ class UnknownBatches:
         """Return the creation time of the newest job that was sent.
 
         If no job was sent but the home has folders of jobs that the store lacks, return the home's creation time.
-        Otherwise return the creation time of the oldest known job, or None if there is none.
+        Otherwise return the creation time of the oldest known job. None without known jobs.
         """
         jobs = self._store.jobs.newest(NEWEST)
         earlier = [one for one in jobs if one.created_at <= self._began]

@@ -48,8 +48,8 @@ class BatchOption(Struct, frozen=True):
 
     After a cancel, rows are free within `cancel_seconds` (95 %) and within `cancel_usual` (median; None: the same).
     With probability `slips`, a cancel takes far longer. A batch shows its first row after the share `begins` of its
-    run time (1: no row before its end). `room` is the quota of enqueued rows (None: no limit), of which other jobs
-    fill `behind`. A batch has at least `least` rows, and expires after `window` seconds.
+    run time (1: no row before its end). `room` is the quota of enqueued rows (None: no limit). Other jobs
+    fill `behind` rows of it. A batch has at least `least` rows, and expires after `window` seconds.
 
     The provider has not answered for `silent` seconds. If `cancels` is False, the provider charges for rows that orch
     has given up. Otherwise it charged for such rows on the share `paid_twice` of nights. `objection` is the reason
