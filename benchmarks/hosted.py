@@ -3,7 +3,7 @@
 Ours is `orch run` of a ready batch file with `kind = "openai"`: read, checked, recorded, cut into batches, uploaded,
 polled, downloaded, ticked off, priced, and merged in input order. The script does with the official SDK what has to
 be done at the least: it cuts the file by lines, uploads, creates, polls and downloads to disk. The provider is the
-tests' emulator, in a process of its own; its clock runs so fast that nothing is waited for.
+tests' emulator, in a process of its own, whose clock runs so fast that little is waited for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from tests.emulator.client import Emulator
 
 MODEL = "gpt-5.4-mini"
 ROWS_A_BATCH = 50_000
-SPEED = 3600.0
+SPEED = 60.0
+"""Seconds of the emulated clock, which orch shares, in a second. While 50,000 rows are settled nobody polls: if that
+took more than SILENT_AFTER, the provider would count as silent, and all open rows would be planned again.
+"""
 FINAL = ("completed", "failed", "expired", "cancelled")
 CONFIG = """\
 [backends.openai]
