@@ -34,9 +34,9 @@ from orchestrator.backends.api import ApiRefusal, BatchAPI
 from orchestrator.backends.batch_lists import FURTHEST_OFF, PAGE, ListedBatches
 from orchestrator.backends.body_lines import addressed_lines
 from orchestrator.backends.call_errors import UNREADABLE, OfAnswer, meaning, of_answer
-from orchestrator.backends.files import keep, split_lines, store, translated
 from orchestrator.backends.lenient_batches import clock_check, remote_batch, remote_file, shard_of
 from orchestrator.backends.profiles import OWN_SERVER, V1, Profile, window_for
+from orchestrator.backends.received_files import keep, split_lines, store, translated
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now

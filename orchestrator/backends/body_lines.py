@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from orchestrator.backends import line_digest
-from orchestrator.backends.files import request_lines
+from orchestrator.backends.received_files import request_lines
 from orchestrator.core import batch_api
 from orchestrator.core.json_decoders import json_decoder
 

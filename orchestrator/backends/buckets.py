@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, DoctorCheck, lenient
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.files import sized, translated
+from orchestrator.backends.received_files import sized, translated
 from orchestrator.core.errors import OrchError
 
 Json = dict[str, Any]

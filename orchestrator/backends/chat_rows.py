@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends.files import request_lines
+from orchestrator.backends.received_files import request_lines
 from orchestrator.core.batch_api import CHAT
 from orchestrator.core.errors import InputError
 from orchestrator.core.json_decoders import json_decoder

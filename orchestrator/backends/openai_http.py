@@ -17,8 +17,8 @@ import msgspec
 
 from orchestrator.backends import BatchOrder, call_limits, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of, create_fields
-from orchestrator.backends.files import blocks, sized
 from orchestrator.backends.lenient_batches import remote_batch
+from orchestrator.backends.received_files import blocks, sized
 
 OWN_SILENT_SECONDS = 600.0
 """Longest silence of our own server, in seconds. It runs on this machine and may be busy for a long time."""

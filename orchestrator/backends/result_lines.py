@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient
-from orchestrator.backends.files import split_lines
+from orchestrator.backends.received_files import split_lines
 from orchestrator.core import batch_api
 from orchestrator.core.json_decoders import json_decoder
 

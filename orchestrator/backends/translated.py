@@ -16,9 +16,9 @@ from orchestrator.backends import BatchOrder, Download, Intent, RemoteBatch, Sig
 from orchestrator.backends.api import ApiAnswer, BatchAPI, answer_of
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.chat_rows import Translate, translated_rows
-from orchestrator.backends.files import keep
 from orchestrator.backends.openai_shape import unsent_row
 from orchestrator.backends.profiles import Profile
+from orchestrator.backends.received_files import keep
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import BackendRefused
 from orchestrator.policy.batch_errors import TOO_FEW_ROWS

@@ -14,7 +14,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
 from orchestrator.daemon.lock import Holder
 from orchestrator.library.context import Context, log_to
-from orchestrator.library.driving import Driver
+from orchestrator.library.run_to_end import Driver
 from orchestrator.reports import status
 from orchestrator.settings.backends import OwnServer
 

@@ -21,10 +21,10 @@ from orchestrator.daemon import manual_actions
 from orchestrator.library.answers import Answers, AnswerType, EndedRow, answer_rows, finished_lines
 from orchestrator.library.call_words import told_by_arguments
 from orchestrator.library.context import Context, logging_to, ready, say_exposure
-from orchestrator.library.driving import Driver
 from orchestrator.library.job_folders import name_prefix
 from orchestrator.library.partial_rows import rows_so_far
 from orchestrator.library.progress_views import LogView, progress_html, view_for
+from orchestrator.library.run_to_end import Driver
 from orchestrator.policy.planner import Outlook
 from orchestrator.reports.status import JobLine
 from orchestrator.store.gc import CLEARED

@@ -30,8 +30,8 @@ from orchestrator.backends import (
 )
 from orchestrator.backends.anthropic import PROFILE
 from orchestrator.backends.anthropic.batches import AnthropicBatches
-from orchestrator.backends.files import split_lines
 from orchestrator.backends.inline_batches import UNDECIDED
+from orchestrator.backends.received_files import split_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain
 from tests.emulator.client import Emulator

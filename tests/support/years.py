@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from orchestrator.backends.files import store as write_file
+from orchestrator.backends.received_files import store as write_file
 from orchestrator.core.model import Job, Span
 from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.build import builder, reused_answers, submission

@@ -22,8 +22,8 @@ from orchestrator.backends.cohere.answers import result_line
 from orchestrator.backends.cohere.avro import records
 from orchestrator.backends.cohere.batches import batch_name, batch_of, batch_page, dataset_file, spelled
 from orchestrator.backends.cohere.requests import translate
-from orchestrator.backends.files import translated
 from orchestrator.backends.openai_http import HttpAPI, converted, path_of
+from orchestrator.backends.received_files import translated
 from orchestrator.backends.translated import NOTHING_SENT, TranslatedBatches, nothing_sent
 from orchestrator.core.error_body import openai_error
 from orchestrator.core.errors import BackendError, BackendRefused, NotSent

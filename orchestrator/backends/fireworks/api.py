@@ -14,7 +14,6 @@ from orchestrator.backends import BatchOrder, Intent, Sighting, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.files import translated
 from orchestrator.backends.fireworks.jobs import (
     OUTPUT,
     batch_of,
@@ -27,6 +26,7 @@ from orchestrator.backends.fireworks.jobs import (
     short_name,
 )
 from orchestrator.backends.openai_http import HttpAPI, converted, path_of
+from orchestrator.backends.received_files import translated
 from orchestrator.backends.result_lines import lines
 from orchestrator.core.error_body import openai_error
 

@@ -15,10 +15,10 @@ from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.chat_rows import sent_rows
-from orchestrator.backends.files import blocks, sized, translated
 from orchestrator.backends.gemini import answers
 from orchestrator.backends.gemini.requests import translate
 from orchestrator.backends.openai_http import HttpAPI, converted, path_of
+from orchestrator.backends.received_files import blocks, sized, translated
 from orchestrator.backends.result_lines import lines
 from orchestrator.backends.translated import nothing_sent
 

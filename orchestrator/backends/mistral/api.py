@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from orchestrator.backends import BatchOrder, lenient, metadata_of
 from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.body_lines import body_lines
-from orchestrator.backends.files import translated
 from orchestrator.backends.mistral.jobs import batch_of
 from orchestrator.backends.openai_http import HttpAPI, converted, path_of
+from orchestrator.backends.received_files import translated
 from orchestrator.core.error_body import openai_error
 from orchestrator.settings.backends import window_seconds
 

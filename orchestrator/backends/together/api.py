@@ -16,8 +16,8 @@ from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.batch_names import metadata_in_file
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.files import translated
 from orchestrator.backends.openai_http import HttpAPI, converted, path_of
+from orchestrator.backends.received_files import translated
 from orchestrator.backends.together.lines import sent_lines, with_own_ids
 from orchestrator.core.error_body import openai_error
 

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import msgspec
 
 from orchestrator.backends import body_lines
-from orchestrator.backends.files import request_lines
+from orchestrator.backends.received_files import request_lines
 
 LONGEST_ID = 64
 _SHORT_ID = re.compile(rb'("custom_id"\s*:\s*)("[0-9a-f]{48}")')

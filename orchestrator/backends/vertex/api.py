@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.buckets import BucketPrefix, input_object
-from orchestrator.backends.files import split_lines
 from orchestrator.backends.gemini import answers
 from orchestrator.backends.openai_http import HttpAPI, converted
+from orchestrator.backends.received_files import split_lines
 from orchestrator.backends.translated import nothing_sent
 from orchestrator.backends.vertex.jobs import batch_of, creation, model_path, object_of, results_in
 from orchestrator.backends.vertex.requests import translate
