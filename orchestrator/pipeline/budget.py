@@ -44,51 +44,62 @@ HandleOf = Callable[[Shard], BackendHandle]
 ModelOf = Callable[[Job, Shard], str]
 
 
-def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf) -> str | None:
+def used_up(
+    job: Job, shards: Sequence[Shard], booked: Callable[[], Decimal], handle_of: HandleOf, model_of: ModelOf
+) -> str | None:
     """Return why a job must be stopped now, or None. Upstreams cost money until they have stopped.
 
-    Batches paid by the token cannot be taken back, so their highest cost counts as spent.
+    Batches paid by the token cannot be taken back, so their highest cost counts as spent. `booked` adds up the job's
+    ledger lines, and is called only if the sum matters.
     """
     if job.budget is None or job.cancel_requested_at is not None:
         return None
     handles = {shard.backend: handle_of(shard) for shard in shards if shard.state in AHEAD}
-    spent = booked + _by_time((shard for shard in shards if shard.state in _UNBOOKED), handle_of)
+    ahead = sum(
+        (handle.price.of_time(REACTION_SECONDS * handle.upstreams).cost for handle in handles.values()), Decimal(0)
+    )
+    if not ahead:
+        return None
+    spent = booked() + _by_time((shard for shard in shards if shard.state in _UNBOOKED), handle_of)
     spent += sum(
         (_at_most(job, one, handle_of, model_of) or Decimal(0) for one in shards if one.state in AT_BACKEND),
         Decimal(0),
     )
-    ahead = sum(
-        (handle.price.of_time(REACTION_SECONDS * handle.upstreams).cost for handle in handles.values()), Decimal(0)
-    )
-    if not ahead or spent + ahead < job.budget:
+    if spent + ahead < job.budget:
         return None
     more = f"{money(spent)} spent, and until the engine has stopped, up to {up_to(ahead)} more"
     return f"the budget of {amount(job.budget)} covers no further row: {more}"
 
 
 def no_room(
-    job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf
+    job: Job,
+    shard: Shard,
+    others: Sequence[Shard],
+    booked: Callable[[], Decimal],
+    handle_of: HandleOf,
+    model_of: ModelOf,
 ) -> str | None:
     """Return why a shard does not fit into the rest of the budget yet, or None if it may be sent.
 
-    Raises TooDear if the shard can never fit.
+    `booked` adds up the job's ledger lines, and is called only if the sum matters. Raises TooDear if the shard can
+    never fit.
     """
     if job.budget is None or (wanted := _at_most(job, shard, handle_of, model_of)) is None:
         return None
     flying = [other for other in others if other.state in AT_BACKEND]
     bounds = [_at_most(job, other, handle_of, model_of) or Decimal(0) for other in flying]
     in_flight = sum(bounds, _by_time(flying, handle_of))
-    if booked + in_flight + wanted <= job.budget:
+    if (spent := booked()) + in_flight + wanted <= job.budget:
         return None
     limit = amount(job.budget)
-    told = f"this batch may cost up to {up_to(wanted)}, and {money(booked)} of the budget of {limit} is spent"
+    told = f"this batch may cost up to {up_to(wanted)}, and {money(spent)} of the budget of {limit} is spent"
     if in_flight:
         return f"{told}, up to {up_to(in_flight)} more in flight"
     raise TooDear(
         f"job {job.id}: {told}",
         hint="raise the budget, lower max_tokens, or make batches smaller (`limits` of the backend in orch.toml)",
         wanted=wanted,
-        left=job.budget - booked,
+        left=job.budget - spent,
     )
 
 

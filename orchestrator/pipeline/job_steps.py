@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -140,9 +141,11 @@ class Pipeline:
         shards = self._store.shards.of_job(job.id)
         self._samples.take(job, shards, self._is_own, self._now())
         moved |= self._stopped_by_budget(job, shards)
-        counts = self._store.jobs.counts([job.id])[job.id]
-        if counts.pending == 0 and all(shard.state.is_final for shard in shards):
-            moved |= self._finish(job, counts)
+        # Counted last, because that reads every row of the job.
+        if all(shard.state.is_final for shard in shards):
+            counts = self._store.jobs.counts([job.id])[job.id]
+            if counts.pending == 0:
+                moved |= self._finish(job, counts)
         return moved
 
     def _build(self, job: Job) -> bool:
@@ -322,10 +325,8 @@ class Pipeline:
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())
 
     def _stopped_by_budget(self, job: Job, shards: list[Shard]) -> bool:
-        reason = None
-        if job.budget is not None:
-            booked = self._store.ledger.spent(job.id)
-            reason = budget.used_up(job, shards, booked, self._batches.handle, self._batches.model)
+        booked = partial(self._store.ledger.spent, job.id)
+        reason = budget.used_up(job, shards, booked, self._batches.handle, self._batches.model)
         reason = reason or self._budgets.used_up(job, shards)
         if reason is not None:
             self._store.jobs.request_cancel(job.id, CancelCode.BUDGET, reason, self._now())

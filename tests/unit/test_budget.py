@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,10 @@ from tests.support.stored import job, shard
 PENDING, SUBMITTED, ENDED, COLLECTED = (
     ShardState.PENDING, ShardState.SUBMITTED, ShardState.ENDED, ShardState.COLLECTED,
 )  # fmt: skip
+
+
+def sums(booked: object) -> Callable[[], Decimal]:
+    return lambda: Decimal(str(booked))
 
 
 class ByTokens:
@@ -93,22 +98,20 @@ def test_a_batch_goes_when_the_most_that_it_may_cost_fits(
 ) -> None:
     held = budget.no_room(
         job(budget=None if limit is None else Decimal(limit)),
-        of(1, PENDING), others, Decimal(booked), lambda _: TOKENS, lambda *_: "m",
+        of(1, PENDING), others, sums(booked), lambda _: TOKENS, lambda *_: "m",
     )  # fmt: skip
     assert held is told if told is None else told in str(held)
 
 
 def test_a_batch_that_never_fits_is_refused_with_the_figures() -> None:
     with pytest.raises(RefusedError, match=r"cost up to \$2\.00, and \$0\.5000 of the budget of \$1\.90 is spent"):
-        budget.no_room(
-            job(budget=Decimal("1.9")), of(1, PENDING), [], Decimal("0.5"), lambda _: TOKENS, lambda *_: "m"
-        )
+        budget.no_room(job(budget=Decimal("1.9")), of(1, PENDING), [], sums("0.5"), lambda _: TOKENS, lambda *_: "m")
 
 
 def test_answers_without_a_bound_and_a_budget_do_not_go_together() -> None:
     with pytest.raises(RefusedError, match="rows with unlimited answers"):
         budget.no_room(
-            job(budget=Decimal(9)), of(1, PENDING, output=None), [], Decimal(0), lambda _: TOKENS, lambda *_: "m"
+            job(budget=Decimal(9)), of(1, PENDING, output=None), [], sums(0), lambda _: TOKENS, lambda *_: "m"
         )
 
 
@@ -119,7 +122,7 @@ def test_prompts_may_be_written_to_a_cache_that_nobody_asked_for(times: str, mos
 
 def test_what_is_paid_by_the_hour_is_not_bounded_before_it_runs() -> None:
     found = budget.no_room(
-        job(budget=Decimal(1)), of(1, PENDING, output=None), [], Decimal(0), lambda _: SECONDS, lambda *_: "m"
+        job(budget=Decimal(1)), of(1, PENDING, output=None), [], sums(0), lambda _: SECONDS, lambda *_: "m"
     )
     assert found is None
 
@@ -137,24 +140,36 @@ def test_upstreams_by_the_hour_are_stopped_while_stopping_still_fits(
     spent: str, seconds: float, told: str | None
 ) -> None:
     running = of(1, SUBMITTED, seconds=seconds)
-    found = budget.used_up(job(budget=Decimal(10)), [running], Decimal(spent), lambda _: SECONDS, lambda *_: "m")
+    found = budget.used_up(job(budget=Decimal(10)), [running], sums(spent), lambda _: SECONDS, lambda *_: "m")
     assert found is told if told is None else told in str(found)
 
 
 def test_nothing_that_runs_needs_no_stop() -> None:
     done = of(1, COLLECTED, seconds=99)
-    assert budget.used_up(job(budget=Decimal(1)), [done], Decimal(5), lambda _: SECONDS, lambda *_: "m") is None
+    assert budget.used_up(job(budget=Decimal(1)), [done], sums(5), lambda _: SECONDS, lambda *_: "m") is None
 
 
 def test_what_a_hosted_batch_may_still_cost_is_not_there_for_the_hours() -> None:
     shards = [of(1, SUBMITTED, seconds=5.0), replace(of(2, SUBMITTED), backend="openai")]
     handles = {1: SECONDS, 2: TOKENS}
     found = budget.used_up(
-        job(budget=Decimal(10)), shards, Decimal(0), lambda shard: handles[shard.number], lambda *_: "m"
+        job(budget=Decimal(10)), shards, sums(0), lambda shard: handles[shard.number], lambda *_: "m"
     )
     assert found is None
     shards[0] = of(1, SUBMITTED, seconds=7.0)
     found = budget.used_up(
-        job(budget=Decimal(10)), shards, Decimal(0), lambda shard: handles[shard.number], lambda *_: "m"
+        job(budget=Decimal(10)), shards, sums(0), lambda shard: handles[shard.number], lambda *_: "m"
     )
     assert "covers no further row" in str(found)
+
+
+def test_the_ledger_is_not_added_up_where_the_sum_does_not_matter() -> None:
+    def unasked() -> Decimal:
+        raise AssertionError("the ledger was added up")
+
+    without, limited = job(budget=None), job(budget=Decimal(9))
+    running = [of(1, SUBMITTED)]
+    assert budget.no_room(without, of(2, PENDING), running, unasked, lambda _: TOKENS, lambda *_: "m") is None
+    assert budget.no_room(limited, of(2, PENDING), running, unasked, lambda _: SECONDS, lambda *_: "m") is None
+    assert budget.used_up(without, running, unasked, lambda _: SECONDS, lambda *_: "m") is None
+    assert budget.used_up(limited, running, unasked, lambda _: TOKENS, lambda *_: "m") is None

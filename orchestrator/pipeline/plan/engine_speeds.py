@@ -212,7 +212,11 @@ class ObservationMemory:
     def of(
         self, sight: Sight, series: str, now: datetime, measured: float | None, jobs: frozenset[JobId] | None
     ) -> tuple[float, forecast.Speeds]:
-        """Return the weight of answer tokens and a backend's speeds, cached for the same `measured` and `jobs`."""
+        """Return the weight of answer tokens and a backend's speeds.
+
+        `jobs` names the jobs to which `sight` is limited (None: all). Values are cached for the same `measured` and
+        `jobs`.
+        """
         key, asked = (sight.backend, series), (measured, jobs)
         at, about, weight, speeds = self._known.get(key, (None, None, 0.0, None))
         if at is None or speeds is None or about != asked or now - at >= FRESH or now < at:

@@ -169,8 +169,8 @@ class Dispatch:
 
     def _over_budget(self, job: Job, shard: Shard) -> str | None:
         others = [other for other in self._work.store.shards.of_job(job.id) if other.id != shard.id]
-        spent = self._work.store.ledger.spent(job.id)
-        over = budget.no_room(job, shard, others, spent, self._work.handle, self._work.model)
+        booked = partial(self._work.store.ledger.spent, job.id)
+        over = budget.no_room(job, shard, others, booked, self._work.handle, self._work.model)
         return over or self._work.budgets.no_room(job, shard)
 
     def _begin(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:

@@ -76,8 +76,8 @@ def plan(
     """Return the cheapest plan that meets the terms, or else the likeliest plan within the budget.
 
     If no plan meets the terms, the result names the nearest feasible terms. `later` rows will be made from the
-    answers, for `later_cost` in total (None: at the price of these rows). `claims` are the possible needs of other
-    jobs. Rows wait for a cheaper hour if the plan still meets the terms. Raises ValueError for invalid figures.
+    answers, for `later_cost` in total (None: at the cheapest option's price). `claims` are the possible needs of
+    other jobs. Rows wait for a cheaper hour if the plan still meets the terms. Raises ValueError for invalid figures.
     """
     check(options, terms, now, Open(rows, later=later, claims=claims))
     best = _plan_from(rows, price_over_time(options, rows), terms, now, later, claims, later_cost)

@@ -165,8 +165,8 @@ class Open(Struct, frozen=True):
     taken longer than planned. These batches have done `coming_done` further rows.
 
     `synchronous` counts rows by backend. A row in two places counts at the synchronous backend only. `later` rows
-    will be made from these answers. They cost `later_cost` in total (None: the same per row as these rows). `claims`
-    are the possible needs of other jobs.
+    will be made from these answers. They cost `later_cost` in total (None: the price of the cheapest option).
+    `claims` are the possible needs of other jobs.
     """
 
     waiting: int = 0
