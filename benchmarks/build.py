@@ -16,6 +16,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from benchmarks.serving import say
+
 DOCUMENTS = 100_000
 FOLDERS = 200
 CHILD = "--child"
@@ -42,11 +44,11 @@ def main() -> None:
         bare, bare_mb = measured("bare", folder)
         ours, ours_mb = measured("ours", folder)
         again, _ = measured("again", folder)
-    sys.stdout.write(
+    say(
         f"build {DOCUMENTS:,} documents: {ours:.1f} s, {ours_mb:.0f} MB peak (bare loop {bare:.1f} s, "
-        f"{bare_mb:.0f} MB); ratio to the bare loop {ours / bare:.1f}x\n"
-        f"the same again, nothing changed: {again:.1f} s\n"
+        f"{bare_mb:.0f} MB); ratio to the bare loop {ours / bare:.1f}x"
     )
+    say(f"the same again, nothing changed: {again:.1f} s")
 
 
 def make_documents(root: Path) -> None:

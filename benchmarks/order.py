@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import tempfile
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.serving import say
 from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 
@@ -53,16 +53,16 @@ WORKLOADS = (
 
 def main() -> None:
     """Print hit rates, and what planning cost."""
-    sys.stdout.write(f"{'order: prefix-cache hits':32}{'file order':>12}{'ours':>8}{'ceiling':>9}{'plan':>13}\n")
+    say(f"{'order: prefix-cache hits':32}{'file order':>12}{'ours':>8}{'ceiling':>9}{'plan':>13}")
     with tempfile.TemporaryDirectory(prefix="orch-bench-") as name:
         for work in WORKLOADS:
             path = Path(name) / "input.jsonl"
             prefix_of = write(path, work)
             as_it_is, _ = planned(path, in_order=True)
             ours, seconds = planned(path, in_order=False)
-            sys.stdout.write(
+            say(
                 f"{work.name:32}{hit_rate(work, as_it_is, prefix_of):>12.1%}{hit_rate(work, ours, prefix_of):>8.1%}"
-                f"{work.ceiling:>9.1%}{seconds / len(prefix_of) * 1e6:>7.1f} us/row\n    {ours.order.reason}\n"
+                f"{work.ceiling:>9.1%}{seconds / len(prefix_of) * 1e6:>7.1f} us/row\n    {ours.order.reason}"
             )
 
 

@@ -39,8 +39,13 @@ class Unavailable(Exception):
     """What a benchmark needs cannot be had here; the text says what and why."""
 
 
+SAID: list[str] = []
+"""The lines of results of this process, for the table of `make bench`."""
+
+
 def say(line: str) -> None:
     """A line of results."""
+    SAID.append(line)
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -19,6 +19,7 @@ from benchmarks.routing.scenarios import SCENARIOS
 from benchmarks.routing.table import GOAL_COST, GOAL_IN_TIME, Result, informed, run, spelled, together
 from benchmarks.routing.unseen import UNSEEN
 from benchmarks.routing.unused import UNUSED
+from benchmarks.serving import say
 
 ALL = {**SCENARIOS, **UNSEEN}
 KNOWN = {**ALL, **UNUSED, **JUDGED, **INVENTED}
@@ -47,8 +48,7 @@ def main(argv: Sequence[str]) -> None:
     results = []
     for name in names if chosen.informed else ():
         for row in informed(KNOWN[name], chosen.seed, chosen.nights):
-            sys.stdout.write(f"{name}: {row.policy}: in time {row.in_time:.2%}, {row.cost:.3f}x\n")
-            sys.stdout.flush()
+            say(f"{name}: {row.policy}: in time {row.in_time:.2%}, {row.cost:.3f}x")
     if chosen.informed:
         return
     for name in names:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
         sys.stdout.write(json.dumps(result.as_json()) + "\n" if chosen.json else _table(result))
         sys.stdout.flush()
     if not chosen.json:
-        sys.stdout.write(_summary(results))
+        say(_summary(results).removesuffix("\n"))
 
 
 def _table(result: Result) -> str:
