@@ -199,7 +199,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
         case "extra_forbidden":
             message = "unknown field"
             known = _fields_at(model, problem["loc"][:-1])
-            elsewhere = _fields_elsewhere(model, problem["loc"])
+            elsewhere = _fields_elsewhere(model, problem["loc"], is_toml=is_toml)
             hint = corrections.of_unknown(name, problem["input"], known, elsewhere, is_job_file=not is_toml)
         case "model_type" | "dict_type":
             message = "must be a table" if is_toml else "must be a mapping (`key: value`)"
@@ -231,16 +231,21 @@ def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | Non
     return field and field.description
 
 
-def _fields_elsewhere(model: type[BaseModel], loc: Place) -> Mapping[str, str]:
-    """Map each field of other parts of the file to the part that has it."""
+def _fields_elsewhere(model: type[BaseModel], loc: Place, *, is_toml: bool) -> Mapping[str, str]:
+    """Map each field of other parts of the file to the part that has it, if only one part has it."""
     found: dict[str, str] = {}
+    is_inner = len(loc) > 2 and isinstance(loc[1], str)  # a table in a table: its fields are most likely misspelt
     for name, field in model.model_fields.items():
-        inner = _inside(_member(_inside(field.annotation), 0)) if not _is_model(field.annotation) else None
-        if _is_model(inner) and len(loc) == 1:
-            found |= dict.fromkeys(_names(inner), f"into an entry of `{name}`")
+        inside = _inside(field.annotation)
+        if _is_model(inside):
+            part = f"in [{name}]" if is_toml else f"in `{name}`"
+        else:
+            inside, part = _inside(_member(inside, 0)), f"in an entry of `{name}`"
+        if _is_model(inside) and loc[0] != name and not is_inner:
+            found |= {each: "" if each in found else part for each in _names(inside)}
     if len(loc) > 1:
         found |= dict.fromkeys(_names(model), "at the top of the file, ahead of the tables and lists")
-    return found
+    return {name: part for name, part in found.items() if part}
 
 
 def _names(model: Any) -> list[str]:

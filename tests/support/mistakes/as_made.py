@@ -40,7 +40,8 @@ JOBS: dict[str, Case] = {
     "a-part-of-a-token": (task("max_tokens: 200.5"), ":7: tasks[0].max_tokens: ", "write 200"),
     "decimal-comma": (task("temperature: 0,7"), ":7: tasks[0].temperature: ", "write 0.7, with a point"),
     "temperature-in-words": (task("temperature: low"), ":7: tasks[0].temperature: ", "write a number, such as"),
-    "temperature-of-the-job": (f"{JOB}temperature: 0\n", ":8: temperature: unknown", "into an entry of `tasks`"),
+    "the-shape-of-the-output": (f"{JOB}shape: wide\n", ":8: shape: unknown", "in `output`"),
+    "temperature-of-the-job": (f"{JOB}temperature: 0\n", ":8: temperature: unknown", "in an entry of `tasks`"),
     "response-format": (task("response_format: {type: json_object}"), ":7: tasks[0].response", "mean 'schema'?"),
     "schema-in-a-file": (task("schema: schema.json"), ":7: tasks[0].schema: must be a mapping", SHAPE),
     "schema-of-names": (task("schema: [end_date, parties]"), ":7: tasks[0].schema: must be a mapping", SHAPE),
@@ -113,6 +114,7 @@ SETTINGS: dict[str, Case] = {
     "double-brackets": (
         TOML.replace("[backends.local]", "[[backends]]"), ":1: backends: must be a table", "in single brackets",
     ),
+    "a-field-of-reports": (f'{TOML}[report]\nfolder = "x"\n', ":6: report.folder: unknown", "belongs in [reports]"),
     "singular": (TOML.replace("backends", "backend"), ":1: backend: unknown field", "did you mean 'backends'?"),
     "one-upstream": (TOML.replace('["http://127.0.0.1:9/v1"]', '"x"'), ":2: backends.local.upstreams: ", '= ["…"]'),
     "kind-missing": (f'{TOML}[backends.o]\napi_key_env = "K"\n', ":5: backends.o.upstreams: is", 'kind = "openai"'),
