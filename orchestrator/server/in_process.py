@@ -39,7 +39,7 @@ def socket_path(root: Path) -> Path:
 
 
 class _Uvicorn(Server):
-    """Signals that it listens or failed to start. At shutdown, it tells the service first."""
+    """uvicorn server that reports when it listens or fails to start. At shutdown, it tells the service first."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config, service.connections)
@@ -107,7 +107,7 @@ class ServerThread(SteeredServer):
     def end(self, seconds: float) -> None:
         """Stop serving once the rows in flight are back, or after `seconds`.
 
-        If another thread leaves the context meanwhile, the wait ends.
+        The wait also ends if another thread leaves the context.
         """
         self._service.patience = seconds
         self._server.leave()

@@ -1,8 +1,8 @@
 """API keys, their tenants and their limits.
 
-A key belongs to a tenant, who sees only its own files and batches. A tenant may have several keys. The command line
-writes the database of a running server, so every look-up queries the database (5 µs). A revoked key is refused from
-the next request on.
+A key belongs to a tenant, and a tenant may have several keys. A tenant sees only its own files and batches. The
+command line may change keys while the server runs, so every look-up queries the database (5 µs). A revoked key is
+refused from the next request on.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}").fullmatch
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Limits on requests with a key; None means the server's limit.
+    """Limits on requests with a key. None means the server's limit.
 
-    `max_rows` is per batch. `max_calls` limits the requests of one key that run at once. The other fields limit the
-    tenant: bytes of stored files, unfinished batches, and rows without a result in those batches.
+    `max_rows` applies to each batch. `max_calls` is the number of requests that the key may run at once. The other
+    fields limit the tenant: bytes of stored files, unfinished batches, and rows without a result in those batches.
     """
 
     max_rows: int | None = None

@@ -52,7 +52,7 @@ class Stop:
         self.asked = False
 
     def on_signals(self) -> AbstractContextManager[None]:
-        """Handle the signals while the context lasts. Main thread only."""
+        """Handle the signals inside this context. Main thread only."""
         return interrupts.handled(self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -63,7 +63,7 @@ class Stop:
 
 @contextmanager
 def only_server(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, as its only server. Raises UsageError with the other server's pid, or StorageError."""
+    """Hold the folder's lock. Raises UsageError, with the other server's pid, if it is taken, or StorageError."""
     with _lock_file(folder, LOCK) as lock:
         if not _locked(lock):
             pid = (folder / LOCK).read_text(errors="replace").strip()
@@ -84,8 +84,8 @@ def only_server(folder: Path) -> Iterator[None]:
 def outlived(folder: Path, name: str, pause: Callable[[], bool]) -> Iterator[int]:
     """Hold the folder's lock `name`, once processes of a killed server have released it.
 
-    Yields the lock's descriptor. A process that inherits it holds the lock until it ends. `pause` waits for a moment;
-    if it returns False, `outlived` raises BackendError.
+    Yields the lock's descriptor. A process that inherits it holds the lock until it ends. Between attempts, `pause`
+    waits for a moment. Raises BackendError if `pause` returns False.
     """
     with _lock_file(folder, name) as lock:
         while not _locked(lock):
@@ -185,7 +185,7 @@ Greeting = Callable[[], Coroutine[Any, Any, None]]
 
 
 class _Uvicorn(Server):
-    """Ends when `is_over`, greets once it listens, and leaves the signals to `Stop`."""
+    """uvicorn server that ends when `is_over`, greets once it listens, and leaves signals to `Stop`."""
 
     def __init__(
         self, config: uvicorn.Config, service: Service, is_over: Callable[[], bool], greet: Greeting

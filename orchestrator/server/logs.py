@@ -19,9 +19,9 @@ log = logging.getLogger("orchestrator.server.access")
 
 
 def configure(form: str, level: str = "info", stream: TextIO | None = None) -> None:
-    """Send this process's log to `stream` (stderr), as "text" or "json", from `level` on.
+    """Send this process's log to `stream` (default: stderr), as "text" or "json", from `level` up.
 
-    Other libraries log only from `warning` on: their lower levels may contain bodies.
+    Other libraries log only from `warning` up: their lower levels may contain bodies.
     """
     target = logging.StreamHandler(sys.stderr if stream is None else stream)
     target.setFormatter(JsonLines() if form == "json" else PlainLines())
@@ -79,7 +79,7 @@ def _word(value: Any) -> str:
 
 
 class AccessLog:
-    """Outermost ASGI middleware that logs each request once it is answered. Off below `info`."""
+    """Outermost ASGI middleware that logs each request when it ends: at `info`, or at `debug` for QUIET_PATHS."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -22,14 +22,14 @@ SMALL = MB
 """Bodies up to this size have a room of their own, so that large bodies never hold them up."""
 BODY_MEMORY = 192 * MB
 SMALL_PART = 4
-"""Divisor of the budget that gives the room of small bodies."""
+"""Divisor: the room of small bodies gets the budget divided by this."""
 SHARE = 0.5
-"""The share of a room's remaining bytes that one tenant may take, if keys are required. So some space is left for the
-next tenant, however many tenants have taken their share.
+"""Share of a room's remaining bytes that one tenant may take, if keys are required. However many tenants hold their
+share, some space is left for the next tenant.
 """
 LARGE_FILE = 16 * MB
 LARGE_CHECKS = 2
-"""Number of large input files that are checked at once. One tenant may have half of them."""
+"""Maximum number of large input files checked at once. A tenant may use half of this number."""
 WAIT_SECONDS = 30.0
 BLOCKS = 64 * MB
 M_MMAP_THRESHOLD = -3
@@ -37,7 +37,7 @@ LEAST_BLOCK, MOST_BLOCK = 64 * 1024, MB
 
 
 class NoSpace(StorageError):
-    """The disk would have too little free space left. The text has numbers and no path."""
+    """Too little free disk space would be left. The message has numbers and no path."""
 
 
 class RoomFull(Exception):
@@ -69,11 +69,10 @@ class RoomShare:
 
 
 class Room:
-    """Room for `most` bytes; first come, first served. An owner gets at most `share` of the bytes that others leave
-    free.
+    """Room for `most` bytes, first come, first served.
 
-    A body larger than its owner's share waits until that owner has no other body here. A body larger than the room
-    waits until the room is empty.
+    An owner gets at most `share` of the bytes that other owners leave free. A body larger than its owner's share
+    waits until that owner has no other body here. A body larger than the room waits until the room is empty.
     """
 
     def __init__(self, most: int, share: float = 1.0, wait: float | None = WAIT_SECONDS) -> None:
@@ -83,14 +82,14 @@ class Room:
         self._held: dict[str, int] = {}
         self._waiting: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
         self.is_crowded = False
-        """True while the first in line waits for space. Then no body passes it."""
+        """True while the first waiting body lacks space. No other body may pass it."""
         self.on_free: Callable[[], None] = lambda: None
         """Called when bytes are given back after `hold` has refused a body."""
         self._has_refused = False
         self.taken = 0
 
     def hold(self, owner: str, size: int) -> RoomRefusal | None:
-        """Take `min(size, most)` bytes now, to be given back by `free`, or return why not."""
+        """Take `min(size, most)` bytes now, or return the reason for refusal. `free` gives the bytes back."""
         size = min(size, self.most)
         refusal = RoomRefusal.ROOM if self.is_crowded else self._take(owner, size)
         if refusal is not None:
@@ -107,7 +106,7 @@ class Room:
         return granted
 
     async def take(self, owner: str, size: int) -> RoomShare:
-        """Take this many bytes as soon as there is room. Raises RoomFull."""
+        """Take `size` bytes once the room has space. Raises RoomFull if it stays full for the whole waiting time."""
         granted = self.ask(owner, size)
         try:
             async with asyncio.timeout(self._wait):
@@ -148,7 +147,7 @@ class Room:
             self.on_free()
 
     def _serve(self) -> None:
-        """Let in waiting bodies, in order. Only an owner at its share is passed, never a body that lacks space."""
+        """Admit waiting bodies in order. Skip an owner at its share, but never a body that lacks space."""
         left: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
         full: set[str] = set()
         self.is_crowded = False
@@ -169,22 +168,22 @@ class Room:
 def return_large_bodies() -> None:
     """Let the C library return the memory of each large body at once.
 
-    glibc does so only above a threshold, which rises with the largest body freed so far, up to 32 MB. glibc keeps the
-    memory of smaller bodies. Other C libraries lack this setting, or do not need it.
+    By default, glibc returns only blocks above a threshold, which rises with the largest block freed so far, up to 32
+    MB. This call fixes the threshold at `SMALL`. Other C libraries lack this setting, or do not need it.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, SMALL)
 
 
 class Blocks:
-    """The block size of streamed files. It falls with the number of files that are streamed now."""
+    """Block size of streamed files. It shrinks as more files are streamed at once."""
 
     def __init__(self) -> None:
         self._active = 0
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Count one more file while the context lasts."""
+        """Count one more streamed file inside this context."""
         self._active += 1
         try:
             yield
@@ -206,7 +205,7 @@ class Checks:
 
     @asynccontextmanager
     async def passing(self, owner: str, size: int) -> AsyncIterator[None]:
-        """Check one file while the context lasts. A large file waits for its turn."""
+        """Hold a turn to check one file inside this context. A large file waits for its turn."""
         place = await self._large.take(owner, 1) if size > LARGE_FILE else None
         try:
             yield
@@ -216,7 +215,7 @@ class Checks:
 
 
 class Calls:
-    """Numbers of running requests, by key."""
+    """Number of running requests per key."""
 
     def __init__(self) -> None:
         self._out: Counter[str] = Counter()
@@ -226,7 +225,7 @@ class Calls:
 
     @contextmanager
     def one_more(self, key_id: str) -> Iterator[None]:
-        """Count one more request while the context lasts."""
+        """Count one more running request of this key inside this context."""
         self._out[key_id] += 1
         try:
             yield

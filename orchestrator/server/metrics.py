@@ -26,7 +26,7 @@ QUANTILES = (0.5, 0.99)
 def page(service: Service, accept: str, *, is_known: bool = True) -> tuple[bytes, str]:
     """Return the page and its content type: Prometheus's text, or OpenMetrics if `accept` asks for it.
 
-    Unless the client `is_known`, upstreams have a number in place of their URL.
+    Unless the client `is_known`, the page shows a number instead of each upstream's URL.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Server(service, is_known=is_known))
@@ -36,9 +36,9 @@ def page(service: Service, accept: str, *, is_known: bool = True) -> tuple[bytes
 
 
 def quantile(latencies: Latencies, share: float) -> float:
-    """Return the latency in seconds below which `share` of all requests stayed, interpolated in its bucket.
+    """Return the quantile `share` of the latencies in seconds, interpolated within its bucket.
 
-    NaN without requests. Latencies in the open bucket count as the longest bound.
+    Returns NaN without requests. A latency above the last bound counts as that bound.
     """
     wanted, seen, low = share * sum(latencies.counts), 0, 0.0
     for count, high in zip(latencies.counts, BOUNDS, strict=False):
@@ -178,7 +178,7 @@ def _engines(told: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Metric]:
-    """Yield the cost of rows. All upstreams together cost `per_hour`, counted only while rows are in flight."""
+    """Yield the cost so far and per token. Only time with rows in flight counts, at `per_hour` for all upstreams."""
     if per_hour is None or not upstreams:
         return
     cost = per_hour / 3600 * sum(upstream.time_share.busy_seconds for upstream in upstreams) / len(upstreams)

@@ -43,7 +43,7 @@ class FormUpload(Struct):
 
 
 class _Form:
-    """Callbacks of the parser. The file's bytes collect in `block` until the caller takes them."""
+    """Callbacks of the parser. They collect the file's bytes in `block` until the caller takes them."""
 
     def __init__(self, part: str, limit: int) -> None:
         self.upload = FormUpload()
@@ -113,11 +113,11 @@ async def receive(
     room: Callable[[int], None] = lambda size: None,
     blocks: Blocks | None = None,
 ) -> FormUpload:
-    """Stream the form's part of this name to `path`, at most `limit` bytes, and sync it.
+    """Stream the form's part named `part` to the new file `path`, at most `limit` bytes, and sync it.
 
     `room` is called with the number of bytes before each write, and may raise. `blocks` gives the size of a write.
-    Raises BadUpload, TooLarge, OSError or the errors of `body` and `room`, and then leaves no file. The event loop
-    never waits for the disk.
+    Raises BadUpload, TooLarge if the part exceeds `limit`, OSError, or an error of `body` or `room`. After an error,
+    the file is removed. The event loop never waits for the disk.
     """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")

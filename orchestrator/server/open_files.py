@@ -15,7 +15,7 @@ LEAST_CONNECTIONS, LEAST_ROWS = 32, 8
 
 
 def allow_many_files() -> int:
-    """Raise this process's limit on open files, and return it. The usual limit of 1,024 is only a default."""
+    """Raise this process's limit on open files from its default, usually 1,024, and return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_FILES
@@ -27,8 +27,7 @@ def allow_many_files() -> int:
 
 
 def fitted(settings: Settings, files: int) -> Settings:
-    """Return the settings for a process with at most `files` open files. A low limit allows fewer connections and
-    rows.
+    """Return the settings, with fewer connections and rows if `files` open files would not suffice.
 
     A connection may need two open files: its socket, and either a stored file or a socket to an upstream.
     """

@@ -2,8 +2,8 @@
 
 Result files hold rows in the order in which they ended. The index is a SQLite file in the batch's folder. It reads
 the order of the input's custom_ids once. Each call adds the result lines written since the previous call. So paging
-through a running or finished batch costs one pass over its files, and memory for one page. The index holds nothing
-that the files do not say: if it is missing, broken or older than its files, it is rebuilt.
+through a running or finished batch costs one pass over its files, and memory for one page. If the index is missing,
+broken or older than the files, it is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UnknownRow(Exception):
 
 
 class InputGone(Exception):
-    """The order of the rows is unknown: the input was deleted before the first request for it."""
+    """The order of the rows is unknown: the input was deleted before the first page was read."""
 
 
 class ResultSource(Struct, frozen=True):
@@ -62,7 +62,7 @@ class ResultSource(Struct, frozen=True):
 
 
 class ResultPage(Struct, frozen=True):
-    """Result lines without newline, in the order of the input. `position` of the last line leads to the next page."""
+    """Result lines without newlines, in input order. Pass `position` as `after` to get the next page."""
 
     lines: list[bytes]
     position: int
@@ -77,7 +77,7 @@ _decode = json_decoder(_Named).decode
 
 
 def custom_id_of(line: bytes) -> str | None:
-    """Return the custom_id of a line of an input or result file; None if a damaged disk left no JSON."""
+    """Return the custom_id of a line of an input or result file; None if disk damage made the line unreadable."""
     try:
         return _decode(line).custom_id
     except JSON_ERRORS:
@@ -85,13 +85,13 @@ def custom_id_of(line: bytes) -> str | None:
 
 
 class OrderedResults:
-    """Pages of any batch. Reads at most one page of a batch at a time."""
+    """Reader of result pages of any batch. Reads of the same batch run one page at a time."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def page(self, source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
-        """Return up to `limit` rows and PAGE_BYTES after the row `after`: a custom_id, or a page's `position`.
+        """Return the rows after `after`, a custom_id or a page's `position`: at most `limit` rows and PAGE_BYTES.
 
         Raises UnknownRow, InputGone, OSError or StorageError.
         """
@@ -101,7 +101,7 @@ class OrderedResults:
 
 
 def read_page(source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
-    """Do the work of `OrderedResults.page` in the caller's thread."""
+    """Read a page in the caller's thread. See `OrderedResults.page` for the arguments."""
     path = source.folder / INDEX_NAME
     try:
         return _read_page(path, source, after, limit)
@@ -222,7 +222,9 @@ def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int
 
 
 def _key(custom_id: str) -> int:
-    """Return a custom_id's 64-bit key in the index. Unlike `request_lines.id_key`, it outlives the process."""
+    """Return a custom_id's 64-bit key in the index. Unlike `request_lines.id_key`, it is the same in every
+    process.
+    """
     digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

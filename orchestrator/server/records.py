@@ -24,13 +24,13 @@ EVERY_FILE = "(SELECT id, tenant, serial FROM files UNION ALL SELECT id, tenant,
 
 
 class BatchOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The options of a create call beyond OpenAI's fields."""
+    """Options of a call that creates a batch, beyond OpenAI's fields."""
 
     provenance: bool = False
     max_rows: int | None = None
-    """The limit of the key that created the batch."""
+    """Maximum number of rows in the batch, from the key that created it."""
     in_order: bool = False
-    """Send rows in the order of the file, not by shared prefix."""
+    """True to send rows in the order of the file instead of grouped by shared prefix."""
     output_seconds: int | None = None
     """Seconds to keep the result files after their creation."""
 
@@ -44,7 +44,7 @@ class FileRecord(Struct, frozen=True):
 
 
 class BatchRecord(Struct, frozen=True):
-    """A batch as recorded last, its options, and its tenant."""
+    """A batch as last recorded, its options, and its tenant."""
 
     batch: Batch
     options: BatchOptions
@@ -58,7 +58,7 @@ _encode = msgspec.json.encode
 
 
 class Records:
-    """Files and batches by id. A call that names a tenant finds only this tenant's. Raises StorageError."""
+    """Files and batches by id. A call that names a tenant finds only that tenant's records. Raises StorageError."""
 
     def __init__(self, database: ServerDatabase, at_end: Callable[[Batch], None] | None = None) -> None:
         """`at_end` is called with a batch that ended, inside the transaction that records its end."""
@@ -118,7 +118,7 @@ class Records:
     def files(
         self, tenant: str, after: str | None, limit: int, *, ascending: bool, purpose: str | None, now: int
     ) -> list[File]:
-        """Return up to `limit` files by age that have not expired at `now`, starting after `after`."""
+        """Return up to `limit` files not expired at `now`, sorted by age, starting after the file `after`."""
         rows = self._db.query(
             "SELECT object FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)"
             f" AND (expires_at IS NULL OR expires_at > ?) {_behind(EVERY_FILE, ascending)}",
@@ -148,7 +148,7 @@ class Records:
         return found[0] if found else None
 
     def batches(self, tenant: str, after: str | None, limit: int) -> list[Batch]:
-        """Return up to `limit` batches, newest first, starting after `after`."""
+        """Return up to `limit` batches, newest first, starting after the batch `after`."""
         rows = self._db.query(
             f"SELECT object FROM batches WHERE tenant = ? {_behind('batches', False)}",
             (tenant, after, after, tenant, limit),

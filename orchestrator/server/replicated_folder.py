@@ -18,7 +18,7 @@ LAYOUT = ReplicaLayout(
 
 
 class ServerContents:
-    """The folder of a running server."""
+    """Contents of a running server's folder that a replica receives."""
 
     def __init__(
         self,
@@ -55,5 +55,5 @@ class ServerContents:
         return Cut(images, {**self._files, **growing}, unsure, self.root)
 
     def sent(self, cut: Cut) -> None:
-        """Note that the files of this cut need no further comparison."""
+        """Record that this cut was sent, so its files need no further comparison."""
         self._is_checked |= set(cut.unsure)

@@ -1,4 +1,4 @@
-"""The server's parts together: records, batches, dispatcher and upstreams under one folder."""
+"""The server's state: records, batches, dispatcher and upstreams under one folder."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Service:
     ) -> None:
         """`replica` is where the active server replicates its folder. `may_send` returns True while this server's
         owner is active, if the owner itself is replicated. `resumes` chooses the unfinished batches that continue;
-        the others rest until another start.
+        the other batches wait for another start.
         """
         self._resumes = resumes
         self._may_send = may_send
@@ -75,9 +75,11 @@ class Service:
         self.failure: Exception | None = None
         self.ordered_results = OrderedResults()
         self.ending = asyncio.Event()
-        """Set when the server begins to end, to stop answers without an end of their own."""
+        """Set when shutdown begins. Event streams then end, even if their batch still runs."""
         self.patience: float | None = None
-        """Seconds to wait for rows in flight when only this server ends. Setting None stops the wait."""
+        """Seconds that `close` waits for rows in flight, in addition to `stop_seconds`. Setting None stops the
+        wait.
+        """
         self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
         self.endpoints = _endpoints(settings.allow_endpoints)
         self.aliases = Aliases(settings.aliases)
@@ -88,15 +90,13 @@ class Service:
         self.uploaded_bytes = 0
         self._rows_per_second = 0.0
         self._rows_ended = 0
-        """Rows that ended at upstreams that have left."""
+        """Number of rows that ended at upstreams removed since."""
         self._broken: str | None = None
         self.engines: Callable[[], list[dict[str, Any]]] = list
-        """Report on the engines that were started for this server, for /health."""
+        """Returns the state of the engines started for this server, for /health."""
 
     async def open(self) -> None:
-        """Open the database, resume unfinished batches, and begin to watch the upstreams. Raises StorageError or
-        OSError.
-        """
+        """Open the database, resume unfinished batches, and watch the upstreams. Raises StorageError or OSError."""
         settings = self.settings
         for name in FOLDERS:
             (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ class Service:
         self.upkeep.start()
 
     async def close(self) -> None:
-        """Stop, after received results are durable. Rows in flight run again after the next start."""
+        """Stop once received results are durable. Rows in flight run again after the next start."""
         await self.upkeep.close()
         tasks = [*self._watches.values(), self._reviewing]
         for task in tasks:
@@ -174,7 +174,7 @@ class Service:
         self.database.close()
 
     async def send_no_more(self) -> int:
-        """Send no more rows. Return how many are in flight."""
+        """Stop sending rows. Return the number of rows in flight."""
         await self._dispatcher.drain(0.0)
         return self._dispatcher.in_flight
 
@@ -185,7 +185,9 @@ class Service:
             await self._dispatcher.drain(DRAIN_STEP)
 
     async def join(self, url: str, models: Sequence[str] = (), api_key: str | None = None) -> None:
-        """Add an upstream that serves these models, with its own `api_key`, if any. A known URL changes nothing."""
+        """Add an upstream that serves these models, with its own `api_key`, if any. Does nothing if `url` is
+        known.
+        """
         if any(upstream.url == url for upstream in self.upstreams):
             return
         upstream = self._upstream(url, self.records.learned_concurrency(), models, api_key)
@@ -310,9 +312,7 @@ class Service:
 
     @property
     def is_active(self) -> bool:
-        """True if no other server can have taken over. Without a replica, none can, unless `may_send` returns
-        False.
-        """
+        """True if no other server can have taken over. Without a replica, only `may_send` can report a takeover."""
         if self.replicator is not None:
             return self.replicator.is_held
         return self._may_send is None or self._may_send()
@@ -329,7 +329,7 @@ class Service:
         return self.records.file_sizes() | self.uploads.part_sizes()
 
     def refused_rows(self, upstream: Upstream) -> list[dict[str, Any]]:
-        """Return groups of rows that an upstream refused or failed and that will be retried."""
+        """Return the rows to retry that an upstream refused or failed, grouped by batch, fault and status."""
         return self._dispatcher.refused.describe(upstream, upstream.clock())
 
     @property

@@ -13,10 +13,10 @@ MOST_IN_FLIGHT = 16_384
 
 
 class Settings(Struct, frozen=True):
-    """Settings of a server. Sizes are in bytes, times in seconds. With `dispatch=False` it serves, but sends no row.
+    """Settings of a server. Sizes are in bytes, times in seconds. With `dispatch=False`, the server sends no rows.
 
-    `max_queued_rows` limits the waiting rows of all batches: a batch above it is refused with 429. `min_free_bytes`
-    of disk stay free: with less space, the server accepts no data.
+    `max_queued_rows` limits the waiting rows of all batches: a batch that exceeds it is refused with 429. If less
+    than `min_free_bytes` of disk are free, the server accepts no data.
     """
 
     upstreams: Sequence[str]
@@ -29,8 +29,8 @@ class Settings(Struct, frozen=True):
     retry_delay: float = 0.5
     max_concurrency: int = 1024
     most_in_flight: int = MOST_IN_FLIGHT
-    """Maximum number of one upstream's rows in flight, including rows whose answers wait for memory. Rows beyond
-    `max_concurrency` leave their slots to other tenants.
+    """Maximum number of one upstream's rows in flight, including rows whose answers wait for memory. An answer that
+    waits uses a slot of `max_concurrency` only for its own tenant.
     """
     measured_limits: Mapping[str, int] = field(default_factory=dict)
     """The best concurrency that a benchmark found for each model, used as the first limit of its upstreams."""
@@ -46,29 +46,29 @@ class Settings(Struct, frozen=True):
     webhook_secret: str | None = None
     log_prompts: bool = False
     cost_per_hour: float | None = None
-    """Cost of an hour of all upstreams together, for the cost of a token in /metrics."""
+    """Hourly cost of all upstreams together. /metrics derives the cost per token from it."""
     stop_seconds: float = 0.0
-    """Time that rows in flight may take at the end. Rows that are cut off run again after the next start."""
+    """Seconds that rows in flight may take at shutdown. Rows that are cut off run again after the next start."""
     upkeep_seconds: float = 60.0
     requests_per_minute: int | None = None
-    """Limit of each upstream on requests. None: learn it from the upstream's headers, if they state one."""
+    """Maximum requests per minute to each upstream. None: learn it from the upstream's headers, if they state it."""
     tokens_per_minute: int | None = None
-    """Limit of each upstream on tokens: prompts, and the output that rows may generate. None: learn it from
-    headers.
+    """Maximum tokens per minute at each upstream: prompts, and the output that rows may generate. None: learn it from
+    the upstream's headers, if they state it.
     """
     service_tier: str | None = None
     """Service tier to add to the body of each row that names no tier."""
     paid: bool = False
-    """Upstreams bill each request: keep a send log, and wait for quotas. If an upstream refuses the account (its key,
-    its credit), one row tries again after `account_seconds`.
+    """True if upstreams bill each request: the server keeps a send log, and waits for quotas. If an upstream refuses
+    the account (its key, its credit), one row tries again after `account_seconds`.
     """
     account_seconds: float = 60.0
     max_connections: int = 4096
-    """Open connections at once. If keys are required, half of them are for clients with a valid key."""
+    """Maximum number of open connections. If keys are required, half are for clients with a valid key."""
     patience: ClientTimeouts = PATIENCE
-    """Longest times that a client may keep the server waiting."""
+    """Maximum times that a client may keep the server waiting."""
     max_calls: int = 1024
-    """Concurrent requests of one key, unless the key has its own limit."""
+    """Maximum number of concurrent requests of one key, unless the key has its own limit."""
     aliases: Sequence[tuple[str, str]] = ()
     """Other names of the upstreams' models, each with its model; see `dispatch.aliases`."""
     allow_endpoints: Sequence[str] = ()

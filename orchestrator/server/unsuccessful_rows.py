@@ -22,8 +22,8 @@ _decode = json_decoder(ResultLine).decode
 def copy_leftovers(source: Path, errors: Path, target: Path, causes: Collection[str]) -> int:
     """Copy the rows of `source` that `errors` lists with one of these causes. Return the bytes written and synced.
 
-    Streams the files, with eight bytes in memory for each row of the error file. Raises OSError, and then leaves no
-    target.
+    Streams the files, with eight bytes in memory for each row of the error file. Raises OSError. After an error,
+    `target` does not exist.
     """
     keys = _keys(errors, causes)
     try:

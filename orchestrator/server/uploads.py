@@ -1,7 +1,7 @@
 """Uploads in parts: the announced file, the parts received, and their completion to one file.
 
-Each part is a file until the upload is completed. Completion copies the parts, and records the file only once it is
-durable. An interrupted completion leaves the upload pending, with its parts.
+Each part is a file until the upload is completed. Completion copies the parts to one file, and records this file once
+it is durable. An interrupted completion leaves the upload pending, with its parts.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Uploads:
         )
 
     def get(self, upload_id: str, tenant: str, now: int) -> UploadRecord | None:
-        """Return the upload, or None. After its time it counts as expired, even if the database does not say so
-        yet.
+        """Return the upload, or None. An upload past its expiry is expired, even if the database still says
+        pending.
         """
         rows = self._db.query(
             "SELECT object, tenant, file_seconds FROM uploads WHERE id = ? AND tenant = ?", (upload_id, tenant)
@@ -104,10 +104,10 @@ class Uploads:
     async def complete(
         self, record: UploadRecord, part_ids: Sequence[str], md5: str | None, file: File, path: Path
     ) -> Upload:
-        """Join the parts, durable at `path`, and record the file. The caller holds the upload's `lock`.
+        """Join the parts into a durable file at `path`, and record the file. The caller holds the upload's `lock`.
 
-        `md5` is in hex. Raises BadParts, OSError or StorageError; then the upload is unchanged and `path` does not
-        exist.
+        `md5` is in hex. Raises BadParts, OSError or StorageError. After an error, the upload is unchanged and `path`
+        does not exist.
         """
         upload = record.upload
         parts = self._chosen(upload, part_ids)
@@ -149,7 +149,7 @@ class Uploads:
         return done
 
     async def expire(self, now: int) -> None:
-        """Expire uploads whose time is over, and remove their parts. Forget uploads that ended long ago."""
+        """Expire overdue uploads and remove their parts. Forget uploads that ended more than KEPT_SECONDS ago."""
         rows = self._db.query("SELECT object FROM uploads WHERE pending AND expires_at <= ?", (now,))
         for upload in (_upload(row[0]) for row in rows):
             if not self.lock(upload.id).locked():
@@ -159,7 +159,7 @@ class Uploads:
         self._db.execute("DELETE FROM uploads WHERE NOT pending AND expires_at <= ?", (now - KEPT_SECONDS,))
 
     def _end(self, upload: Upload) -> list[Path]:
-        """Record an upload's end. Return the paths of its parts, which nothing refers to any more."""
+        """Record an upload's end. Return the paths of its parts, which the caller can now delete."""
         rows = self._db.query("SELECT path FROM upload_parts WHERE upload_id = ?", (upload.id,))
         self._db.execute("DELETE FROM upload_parts WHERE upload_id = ?", (upload.id,))
         self._db.execute("UPDATE uploads SET pending = 0, object = ? WHERE id = ?", (_encode(upload), upload.id))

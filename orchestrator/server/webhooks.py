@@ -36,7 +36,7 @@ SECRET_PREFIX = "whsec_"
 ANSWER_SECONDS = 10.0
 LONGEST_DELAY = 600.0
 MAX_ATTEMPTS = 440
-"""About three days: the delays grow from 1 s to LONGEST_DELAY within ten attempts."""
+"""Maximum attempts, over about three days: delays grow from 1 s to LONGEST_DELAY within about ten attempts."""
 AT_ONCE = 8
 STORAGE_SECONDS = 10.0
 
@@ -55,7 +55,7 @@ class Target(Struct, frozen=True):
 
 
 def target_of(url: str | None, secret: str | None) -> Target | None:
-    """Return the target of these settings; None without a URL. Raises UsageError, which never shows the secret."""
+    """Return the target of these settings; None without a URL. Raises UsageError, without the secret in its text."""
     if url is None:
         return None
     if not is_http_url(url):
@@ -71,7 +71,7 @@ def target_of(url: str | None, secret: str | None) -> Target | None:
 
 
 def signing_key(secret: str) -> bytes:
-    """Return the key of a Standard Webhooks secret; empty if its prefix is not followed by base64."""
+    """Return the key of a Standard Webhooks secret; empty if the text after its prefix is not base64."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     try:

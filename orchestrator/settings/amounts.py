@@ -36,13 +36,13 @@ def gpu_numbers(value: Any) -> tuple[int, ...]:
 
 
 def hours_of(text: str) -> str:
-    """Check and return a text such as `20:00-07:00`. Raises ValueError."""
+    """Return `text` if it is valid hours, such as `20:00-07:00`. Raises ValueError otherwise."""
     Hours.parse(text)
     return text
 
 
 def length(value: Any) -> float:
-    """Parse a duration such as `10m` into seconds. Raises ValueError, also for zero."""
+    """Parse a duration such as `10m` into seconds. Raises ValueError if it is invalid or zero."""
     seconds = durations.seconds_of(value) if isinstance(value, str) else None
     if not seconds:
         raise ValueError(f'{value!r} is not a length of time such as "10m" or "1h"')

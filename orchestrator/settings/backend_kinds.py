@@ -1,4 +1,4 @@
-"""Type of any backend of orch.toml; the backend's `kind` selects its class."""
+"""Type of a backend in orch.toml; the backend's `kind` selects its class."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ByKind:
 
     @staticmethod
     def member(tag: str | int) -> type[Any] | None:
-        """Return the class for a kind that appears in the path of an error, None for an unknown kind."""
+        """Return the class for a tag in an error's path, such as `(local)`; None if the kind is unknown."""
         kind = str(tag)[1:-1]
         return _OURS.get(kind) or hosted_kinds().get(kind)
 

@@ -19,7 +19,7 @@ GROUP = "orch.backends"
 # A name, since `settings` may not import the rooms above it. The folders found in this package are its backends.
 _OURS = "orchestrator.backends"
 _FIRST = "openai"
-"""The package to load first, as most providers speak its protocol."""
+"""Package that is loaded first, because most providers speak its protocol."""
 
 
 class HasKinds(Protocol):
@@ -27,7 +27,7 @@ class HasKinds(Protocol):
 
     @property
     def kinds(self) -> Mapping[str, type[HostedBackend]]:
-        """The classes of the package's settings, by `kind`."""
+        """Classes of the package's settings, by `kind`."""
 
 
 @cache

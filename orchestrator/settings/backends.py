@@ -26,10 +26,10 @@ StructuredOutput = Literal["json_schema", "json_object", "none"]
 
 
 class DialectRule(Strict):
-    """A rule for models of a backend that adds to orch's built-in rules. `models` is a glob of their names.
+    """A rule for a backend's models, in addition to orch's built-in rules. `models` is a glob of model names.
 
-    `like` names a model whose rules apply, for deployments with their own names. `endpoint` moves the models to the
-    Responses API. A `field` can be renamed, refused, or limited by `at_least` or `at_most`.
+    `like` names a model whose rules apply, for deployments with names of their own. `endpoint` moves the models to
+    the Responses API. A `field` can be renamed, refused, or limited by `at_least` or `at_most`.
     """
 
     models: str = Field("*", min_length=1)
@@ -71,8 +71,8 @@ Rate = Annotated[float, Field(gt=0, le=1e9)]
 class LimitSettings(Strict):
     """Limits of a batch, and of all batches together; the backend's profile supplies missing values.
 
-    `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` limits the prompt tokens waiting at the
-    backend at once: one number for every model, or a number for each model by its name there.
+    `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` limits a model's prompt tokens that wait at
+    the backend. It is the same number for each model, or a table of numbers by the model's name there.
     """
 
     min_rows: Count | None = None
@@ -162,7 +162,9 @@ ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}$")
 
 
 def _flags(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Raise ValueError unless the first option is a flag: vLLM would take another text for the name of a model."""
+    """Return the options. Raises ValueError if the first is not a flag, or if an option holds a flag and its
+    value.
+    """
     if options and not options[0].startswith("-"):
         raise ValueError('begins without a flag: write options = ["--max-model-len", "8192"]')
     if any(re.match(r"--?[\w-]+\s", option) for option in options):
@@ -194,7 +196,7 @@ class FleetBackend(TimedBackend):
     idle: Annotated[float, BeforeValidator(length)] = 600.0
     vllm_python: str | None = None
     moves: ClassVar[tuple[str, ...]] = ("models", "vllm_python")
-    """Settings that require new engines if they change."""
+    """Settings whose change requires new engines."""
 
     @property
     def open_hours(self) -> Hours | None:
@@ -208,7 +210,7 @@ class FleetBackend(TimedBackend):
 
     @property
     def most_engines(self) -> int:
-        """Largest number of running engines, over all models."""
+        """Maximum number of running engines, over all models."""
         raise NotImplementedError
 
     def gpus_of(self, model: str) -> int:
@@ -341,10 +343,10 @@ class SyncBackend(OwnServer):
 
 
 class HostedBackend(_AnyBackend):
-    """A provider's Batch API. Each package of a hosted backend has subclasses with its kinds.
+    """A provider's Batch API. Each package of a hosted backend has subclasses for its kinds.
 
-    A call waits up to `request_timeout` seconds, and no other job continues meanwhile. `api_key_env` is None only for
-    a package whose credentials are not a key.
+    A call waits up to `request_timeout` seconds, and blocks all other jobs meanwhile. `api_key_env` is None only if
+    the package's credentials are not a key.
     """
 
     kind: str
@@ -360,7 +362,7 @@ class HostedBackend(_AnyBackend):
 
     @property
     def has_sync_api(self) -> bool:
-        """True if a backend of kind `sync` may have the same address and key."""
+        """True if a backend of kind `sync` may share this backend's address and key."""
         return False
 
 

@@ -58,7 +58,7 @@ class RateSettings(Strict):
 
 
 class ModelPrice(RateSettings):
-    """Price of a model, used instead of the price table: realtime, and other tiers if the provider offers them."""
+    """A model's prices, used instead of the price table: realtime, and other tiers if the provider offers them."""
 
     batch: RateSettings | None = None
     flex: RateSettings | None = None
@@ -73,9 +73,9 @@ class Report(Strict):
 
 
 class Budget(Strict):
-    """Dollars that jobs share in every night or month, in local time; for all jobs, or the jobs with a tag.
+    """Dollars per night or month, in local time, shared by all jobs or by the jobs with a tag.
 
-    `warn_at` and `stop_at` are shares of the amount; at `night_starts` a night begins and the previous one ends.
+    `warn_at` and `stop_at` are shares of the amount. A night begins at `night_starts` and lasts until the next night.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
@@ -131,7 +131,9 @@ _DAYS_OF = {"d": 1, "w": 7, "m": 30, "y": 365}
 
 
 def _days(value: Any) -> int:
-    """Parse `90d` or `36h`. `3m` is refused: a user who means months would lose files after three minutes."""
+    """Parse `90d` or `36h` into seconds. Refuses `3m`: a user who means months would lose files after three
+    minutes.
+    """
     if not isinstance(value, str):
         raise ValueError(f'{value} is not a time such as "90d" or "36h"')
     if found := _LONG_TIME.fullmatch(value):
@@ -146,10 +148,10 @@ Bytes = Annotated[int, BeforeValidator(size_bytes)]
 
 
 class Retention(Strict):
-    """How long finished jobs' data is kept, in seconds, and the home's maximum size in bytes (None: no limit).
+    """Seconds to keep the data of finished jobs, and the home's maximum size in bytes. None means no limit.
 
     `results` is for a job's files, `jobs` for its rows in the database and its ledger lines. The `keep_last` newest
-    finished runs of each job file stay at any age.
+    finished runs of each job file are kept at any age.
     """
 
     results: Seconds | None = None
@@ -192,8 +194,8 @@ class Smtp(Strict):
 
 
 class Reports(Strict):
-    """Channels of reports and alerts. orch uses every channel that is set. `webhook_env` names the variable with the
-    URL.
+    """Channels for reports and alerts. orch uses every channel that is set. `webhook_env` names the variable that
+    holds the webhook's URL.
     """
 
     webhook_env: VariableName | None = None
@@ -228,8 +230,8 @@ class Reports(Strict):
 class AlertSettings(Strict):
     """Thresholds of alerts about a running job. orch alerts if the chance to meet the deadline is below `chance`.
 
-    orch also alerts if more than the share `failed_share` of the job's rows failed, or if more than `cut_share` of
-    its accepted answers were cut off at `max_tokens`. A `cut_share` of 1 never alerts.
+    orch also alerts if the share of failed rows exceeds `failed_share`. The same holds for `cut_share` and the
+    accepted answers that were cut off at `max_tokens`. A `cut_share` of 1 never alerts.
     """
 
     chance: float = Field(0.8, gt=0, le=1)
@@ -238,10 +240,10 @@ class AlertSettings(Strict):
 
 
 class RoutingSettings(Strict):
-    """Probes of a job: a few rows that measure a backend that received no rows for `probe_after` seconds.
+    """Probes: a few rows of a job that measure a backend without rows in the last `probe_after` seconds.
 
-    Probes cost at most `probe_share` of the job's money. orch sends a probe only if the deadline is met even if the
-    probe fails.
+    Probes cost at most `probe_share` of the job's money. orch sends a probe only if the job would meet its deadline
+    even after a failed probe.
     """
 
     probe: bool = False
@@ -252,10 +254,10 @@ class RoutingSettings(Strict):
 class ReadingSettings(Strict):
     """Limits for reading documents: `max_seconds` of CPU time and `max_memory` for each, in `workers` processes.
 
-    Workers that read scans by OCR get `ocr_memory`. A document beyond the limits is a failed row. A file may unpack
-    to `max_unpacked` or to 200 times its own bytes, whichever is more. `workers` defaults to one per core. With `pool
-    = "ray"`, the nodes of the Ray cluster at `address` read documents, with the cluster's Python, `ray_python`.
-    `converter` is the path of LibreOffice's program, which adds formats that orch cannot read itself.
+    Workers that read scans by OCR get `ocr_memory`. A document that exceeds a limit is a failed row. A file may
+    unpack to `max_unpacked` or to 200 times its own bytes, whichever is more. `workers` defaults to one worker per
+    core. With `pool = "ray"`, the nodes of the Ray cluster at `address` read documents, with the cluster's Python,
+    `ray_python`. `converter` is the path of LibreOffice's program, which adds formats that orch cannot read itself.
     """
 
     pool: Literal["local", "ray"] = "local"
@@ -285,7 +287,7 @@ class ReadingSettings(Strict):
 
 
 class ConfigFile(Strict):
-    """All of orch.toml."""
+    """Tables and fields of orch.toml."""
 
     home: PlainPath | None = None
     database_url: str | None = None
@@ -335,7 +337,7 @@ class Config:
 
     @property
     def fleet_models(self) -> dict[str, dict[str, str]]:
-        """Models of fleets and their names at each backend: tasks may name these models without an alias."""
+        """Models of fleets, with their names at each backend. Tasks may name these models without an alias."""
         found: dict[str, dict[str, str]] = {}
         for backend, settings in self.backends.items():
             for model in settings.model_names if isinstance(settings, FleetBackend) else ():
@@ -355,7 +357,7 @@ class Config:
 
     @property
     def keys_sent(self) -> list[tuple[str, str]]:
-        """Each variable whose key is sent to an address that the file sets, with that address.
+        """Pairs of a key's environment variable and the address, set in the file, that receives the key.
 
         Addresses of this machine are left out: a key sent to them never leaves the machine.
         """
@@ -376,7 +378,7 @@ class Config:
 
     @property
     def unknown_backends(self) -> list[InputError]:
-        """Mistakes in [models]: names of backends that the file does not have, which orch could never ask."""
+        """Errors about backends that [models] names but the file does not define."""
         found = [
             ((alias, name) if isinstance(ladder, dict) else (alias, number, name), name)
             for alias, ladder in self.models.items()

@@ -1,6 +1,6 @@
-"""Cures for values of the wrong kind in job files and orch.toml, by pydantic's error types. Pure.
+"""Hints for invalid values and unknown fields in job files and orch.toml. Pure.
 
-Text in the file may be a secret. So cures repeat only numbers, times and words that the field accepts.
+Text in the file may be a secret. So hints repeat only numbers, times and words that the field accepts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PATTERNS: Mapping[str, str] = {
     r"^[^:\s]+:[^\s]+$": "write PROVIDER:MODEL, such as openai:gpt-5-nano",
     EMAIL: "write an address, such as team@example.org",
 }
-"""Cures for texts that do not match their field's pattern, by pattern."""
+"""Hints for texts that do not match their field's pattern, by pattern."""
 _NOTHING = "nothing follows the colon: write a value (in quotes if it begins with #), or leave the field out"
 _FLAGS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false", "never": "false"}
 _QUOTED_WORD = regex(r"'([^']*)'")
@@ -58,7 +58,7 @@ OTHER_WORDS: Mapping[str, str] = {
     "completion": "output", "to": "email_to", "recipients": "email_to", "webhook_url": "webhook_env",
     "org": "organization", "organisation": "organization", "upstreams": "base_url", "upstream": "base_url",
 }  # fmt: skip
-"""Names of our fields, by the names that other tools use."""
+"""Names of orch's fields, by the names that other tools use."""
 MISSING: Mapping[str, str] = {
     "upstreams": 'for a provider\'s Batch API, add  kind = "openai"',
     "prompt": "the question that is asked about every document",
@@ -75,7 +75,7 @@ MISSING: Mapping[str, str] = {
     "from": 'the address that sends:  from = "orch@example.org"',
     "input": "dollars for a million tokens:  input = 2.50",
 }
-"""Purposes of required fields."""
+"""Hints for missing required fields, by field."""
 ELSEWHERE: Mapping[str, str] = {
     "api_key": "no key belongs in a job file: `api_key_env` in orch.toml names the variable that holds it",
     "cron": "`orch schedule add FILE --cron …` says when a job file runs",
@@ -153,7 +153,7 @@ ELSEWHERE: Mapping[str, str] = {
     "examples": "write examples into `prompt` or `system`",
     "role": "write `system: …` beside `prompt: …`; a task has no other messages",
 }
-"""Cures for fields that no part of a job file has."""
+"""Hints for fields that exist in no part of a job file."""
 _ADDRESSES = ("base_url", "url", "api_base", "host", "port", "address", "endpoint")
 NOT_HERE: Mapping[str, str] = {
     "model": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
@@ -199,7 +199,7 @@ NOT_HERE: Mapping[str, str] = {
     "email_to": "it belongs in [reports]",
     "email": 'mail is set in [reports]:  email_to = ["team@example.org"]',
 }
-"""Cures for fields that orch.toml does not have in the table where they were written."""
+"""Hints for fields that orch.toml does not have in the table where the user wrote them."""
 
 
 KINDS: Mapping[str, str] = {
@@ -212,7 +212,7 @@ KINDS: Mapping[str, str] = {
     "aistudio": '"gemini"', "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
     **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "sync")},
 }  # fmt: skip
-"""The `kind` to suggest for each word that a user may write instead; kinds of hosted backends are added later."""
+"""The `kind` to suggest for each word that users may write instead. `of_kind` adds the kinds of hosted backends."""
 
 
 _SHAPES: Mapping[str, str] = {
@@ -223,24 +223,24 @@ _SHAPES: Mapping[str, str] = {
     "extra": "write  extra: {NAME: VALUE}",
     "long": "write  long: {reduce: Make one answer of these.}",
 }
-"""Corrected forms of fields that need a mapping but have a single value."""
+"""Hints with the correct form of fields that need a mapping but have a single value."""
 _TABLES: Mapping[str, str] = {
     "batch": "write  batch = {input = 1.25, output = 5.00}",
     "backends": "name each by its table:  [backends.NAME]",
     "smtp": 'write  smtp = {host = "smtp.example.org", from = "orch@example.org"}',
     "gpus": 'it belongs above the tables of its models, into [backends.NAME]:  gpus = "0-3"',
 }
-"""Corrected forms of fields that need a table but have a single value."""
+"""Hints with the correct form of fields that need a table but have a single value."""
 
 
 _TABLE_LISTS = {"budgets"}
 _FORMS = {"deadline": "8h", "windows": "24h", "hours": "20:00-07:00"}
-"""Examples for texts with a required form: a number put in quotes would only be refused again."""
+"""Valid texts for fields with a fixed form, to suggest if the value is a number. Quotes would not make it valid."""
 _LENGTHS = {"deadline", "windows"}
 
 
 def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
-    """Return a cure for an invalid value, based on pydantic's description of the problem, or None."""
+    """Return a hint for an invalid value, based on pydantic's description of the problem, or None."""
     value, kind = problem["input"], str(problem["type"])
     text = value.strip() if isinstance(value, str) else ""
     match kind:
@@ -312,7 +312,7 @@ def _is_percent(value: Any, limits: Mapping[str, Any]) -> bool:
 
 
 def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: bool) -> str | None:
-    """Return a cure for a single value in a field that needs a mapping or a list (`wanted`).
+    """Return a hint for a single value in a field that needs a mapping or a list (`wanted`), or None.
 
     `bare` is the field that the value most likely belongs to.
     """
@@ -345,7 +345,7 @@ def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: b
 
 
 def of_kind(table: Any) -> str | None:
-    """Return a cure for an unknown `kind` of backend."""
+    """Return a hint for an unknown `kind` of backend, or None."""
     said = str(table.get("kind", "")).lower() if isinstance(table, dict) else ""
     kinds = {**KINDS, **{kind: f'"{kind}"' for kind in hosted_kinds()}}
     meant = kinds.get(said) or next(iter(get_close_matches(said, set(kinds.values()), 1)), None)
@@ -371,7 +371,7 @@ def _cure_elsewhere(name: str, known: list[str], *, is_job_file: bool) -> str | 
 
 
 def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, str], *, is_job_file: bool) -> str:
-    """Return a cure for an unknown field: the correct name, the part of the file it belongs to, or the known names.
+    """Return a hint for an unknown field: the correct name, the part of the file that has it, or the known names.
 
     `elsewhere` maps each field of other parts of the file to the part that has it.
     """

@@ -1,4 +1,4 @@
-"""Deadlines as people write them, converted to times."""
+"""Parser of the deadlines that users write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.core.durations import seconds_of
 
 
 def deadline_at(text: str, now: datetime) -> datetime:
-    """Return the time (UTC) of a deadline that is written at `now`.
+    """Return the deadline `text` as a time in UTC.
 
     `8h` counts from `now`; `06:00` is the next 06:00 in local time; an ISO time without a zone is local. Raises
     ValueError with a sentence for the user.

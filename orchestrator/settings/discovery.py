@@ -1,8 +1,8 @@
 """Locations of orch.toml, the home and the database.
 
-`orch.toml` is `$ORCH_CONFIG`, or the first one in the working directory, its parents, and the user's config
-directory. `ORCH_HOME` moves all state, `ORCH_DATABASE_URL` chooses the database. This module imports little, because
-read-only commands need no other module of settings.
+`$ORCH_CONFIG` names orch.toml. By default, it is the first orch.toml in the working directory, its parents, and the
+user's config directory. `ORCH_HOME` moves all state, `ORCH_DATABASE_URL` chooses the database. This module imports
+little, because read-only commands need no other module of settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Place(Struct, frozen=True):
     """Paths and addresses of this process's state; `database_timeout` in seconds.
 
     With `is_found`, orch.toml was found in the working directory or above. The user did not name this file, so it may
-    have come with somebody else's files.
+    come from somebody else.
     """
 
     path: Path | None
@@ -76,7 +76,7 @@ def serve_folder(place: Place) -> Path:
 
 
 def _locations(path: Path | None, *, is_used: bool) -> dict[str, str]:
-    """Return `home` and `database_url` of a file. With `is_used`, the URL must be valid for a database."""
+    """Return `home` and `database_url` of a file. With `is_used`, the URL must be of SQLite or PostgreSQL."""
     if path is None:
         return {}
     try:
@@ -100,7 +100,7 @@ def _mistake(message: str, path: Path, field: str, hint: str) -> InputError:
 
 
 def small_text(path: Path) -> str:
-    """Read a file. Raises OSError, or ValueError if it is too large or is not text."""
+    """Read a file. Raises OSError, or ValueError if it has more than MAX_BYTES or is not UTF-8 text."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -130,9 +130,7 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def _with_lines(path: Path) -> dict[str, Any]:
-    """Read the file again with line numbers for mistakes. The module for line numbers is slow, so it is imported
-    late.
-    """
+    """Read the file again, to report mistakes with their lines. This needs a module that is slow to import."""
     from orchestrator.settings.source_lines import load_toml
 
     return load_toml(path)[0]
@@ -147,7 +145,7 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
 
 
 def home_beside(path: Path | None, home: str | None) -> Path | None:
-    """Return the home that a settings file names, relative to the file, or None."""
+    """Return the home that a settings file names, resolved against the file's folder, or None."""
     if home is None or path is None:
         return None
     expanded = Path(home).expanduser()

@@ -17,7 +17,7 @@ from orchestrator.core.shards import ShardId
 
 BLANK = "\0 \r\n\t"
 COPIED_SECONDS = 60.0
-"""A file was copied if its change time (ctime) is this many seconds later than its last write (mtime)."""
+"""A file is a copy if its change time (ctime) is more than this many seconds after its last write (mtime)."""
 
 
 def new_identity() -> str:
@@ -32,7 +32,7 @@ class Home(Struct, frozen=True):
 
     @property
     def lock(self) -> Path:
-        """Lock of the daemon, with a line that identifies it."""
+        """The daemon's lock file, with a line that identifies the daemon."""
         return self.root / "engine.lock"
 
     @property
@@ -67,7 +67,7 @@ class Home(Struct, frozen=True):
 
     @property
     def last_creates(self) -> Path:
-        """Notes about the last create call at each backend whose batch list does not show who owns a batch."""
+        """Notes about the last create call at each backend whose batch list does not show a batch's owner."""
         return self.root / "creates"
 
     @property
@@ -94,7 +94,9 @@ class Home(Struct, frozen=True):
         return self.root / "frames"
 
     def run_of(self, file: Path) -> str:
-        """Return the path that identifies runs of a job file: its own path, or one for all frames of a question."""
+        """Return the path that identifies runs of a job file: its own path, or a path for all frames of a
+        question.
+        """
         real = Path(os.path.realpath(file))
         if real.parent.parent != Path(os.path.realpath(self.frames)):
             return str(real)
@@ -143,7 +145,7 @@ class Home(Struct, frozen=True):
 
     @property
     def place(self) -> Path:
-        """File with the home's path when its daemon last ran; in a copy, the file has the path of the original."""
+        """File with the home's path at its daemon's last run. In a copy of the home, it has the original's path."""
         return self.root / "home.place"
 
     @property
@@ -155,7 +157,7 @@ class Home(Struct, frozen=True):
             return False
 
     def made_at(self, otherwise: datetime) -> datetime:
-        """Return when the home received its id, which precedes all its batches, or `otherwise` without an id."""
+        """Return when the home received its id, before all its batches. Without an id, return `otherwise`."""
         try:
             return datetime.fromtimestamp(self._identity.stat().st_mtime, UTC)
         except OSError:
@@ -163,7 +165,7 @@ class Home(Struct, frozen=True):
 
     @property
     def is_copy(self) -> bool:
-        """True if the file of the id is a copy, for example from a restored backup."""
+        """True if the id's file is a copy, for example from a restored backup."""
         try:
             found = self._identity.stat()
         except OSError:
@@ -171,14 +173,14 @@ class Home(Struct, frozen=True):
         return found.st_ctime - found.st_mtime > COPIED_SECONDS
 
     def adopt(self, identity: str) -> None:
-        """Give the home this id if it still has none. Raises StorageError."""
+        """Give the home this id unless it already has an id. Raises StorageError if the id cannot be written."""
         try:
             write_once(self._identity, identity.encode())
         except OSError as error:
             raise StorageError(f"cannot write {self._identity}: {error.strerror}", hint="free some space") from error
 
     def forget_identity(self, *, is_blank: bool = True) -> None:
-        """Remove the file of the id; with `is_blank`, only if it holds no id."""
+        """Remove the id's file. With `is_blank`, remove it only if it holds no id."""
         if not (is_blank and self.has_identity):
             self._identity.unlink(missing_ok=True)
 

@@ -57,7 +57,7 @@ def load(path: Path) -> JobSpec:
 
 
 def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
-    """Raise InputError for names and ids that are not unique, and for sources and tasks that do not match."""
+    """Raise InputError for duplicate names or ids, unknown or unused sources, and pictures that a task cannot use."""
     known = {source.called for source in spec.documents}
     for index, task in enumerate(spec.tasks):
         if task.id in (other.id for other in spec.tasks[:index]):
@@ -85,7 +85,9 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
 
 
 def _check_patterns(source: DocumentSource, path: Path, lines: Lines, place: Place) -> None:
-    """Raise InputError for a pattern that begins with `!`: other tools read it as an exception, orch as a letter."""
+    """Raise InputError for a pattern that begins with `!`. Other tools read it as an exception, orch as a
+    character.
+    """
     cures = {
         "include": 'leave the files out with  exclude: ["{}"]',
         "exclude": "`exclude` has no exceptions: write patterns that do not match {}",
@@ -192,7 +194,7 @@ def _check_template(source: str, path: Path, lines: Lines, place: Place) -> None
 
 
 def _check_is_of_documents(source: str, path: Path, lines: Lines, place: Place) -> None:
-    """Raise InputError for a prompt that is equal for every document: all documents would get the same vector."""
+    """Raise InputError for a prompt without a field of the document: all documents would get the same vector."""
     from orchestrator.core.templates import template
 
     if not template(source).variables:

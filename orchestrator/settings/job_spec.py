@@ -20,12 +20,12 @@ from orchestrator.settings.strict import Ladder, PlainPath, VariableName
 from orchestrator.settings.task_spec import JobFilePart, Name, Task
 
 MAX_BUDGET = 9_000_000
-"""Largest budget in US dollars; a larger one in picodollars exceeds a database's integers."""
+"""Maximum budget in US dollars. A larger amount, in picodollars, exceeds a database's integers."""
 MAX_COUNT = 2**53
 
 
 class Pictures(JobFilePart):
-    """Settings of pages that go to a model as pictures."""
+    """Settings for pages that orch sends to a model as pictures."""
 
     resolution: int = Field(150, ge=36, le=600, description="dots per inch of rendered pages")
     longest_side: int = Field(1568, ge=64, le=8000, description="pixels; larger pictures are scaled down")
@@ -41,7 +41,7 @@ _Encodings = str | tuple[str, ...]
 
 
 class DocumentSource(JobFilePart):
-    """An entry of `documents:`: a folder of files, or one file; a table gives a document per row."""
+    """An entry of `documents:`: a folder, a file or an SQL query. A table has a document in each row."""
 
     BARE: ClassVar[str] = "path"
 
@@ -99,12 +99,12 @@ class DocumentSource(JobFilePart):
 
     @property
     def called(self) -> str:
-        """Name of the source in tasks."""
+        """Name by which tasks refer to the source."""
         return self.name or self.path
 
 
 class Clean(JobFilePart):
-    """Parts of documents that are removed before tasks are asked."""
+    """Parts of documents to remove before tasks use the documents."""
 
     BARE: ClassVar[str] = "whitespace"
 
@@ -130,7 +130,7 @@ OutputFormat = Literal["jsonl", "csv", "parquet", "xlsx", "batch"]
 FORMATS: Mapping[str, OutputFormat] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".xlsx": "xlsx",
 }  # fmt: skip
-"""Formats by the ending of a file's name."""
+"""Formats by the ending of a file's name, in lower case."""
 ENDINGS_HINT = f"name it {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]}, or name the format"
 
 
@@ -147,7 +147,7 @@ def has_unknown_ending(place: str) -> bool:
 class Output(JobFilePart):
     """Destination of the merged rows at the job's end. `orch fetch` writes these rows at any time.
 
-    `path` and `format`, or `table` and the address of its database.
+    The destination is a `path` with its `format`, or a `table` with the address of its database.
     """
 
     BARE: ClassVar[str] = "path"
@@ -227,7 +227,7 @@ class Output(JobFilePart):
 
 
 class Canary(JobFilePart):
-    """A few rows go first; if they come back badly, the job ends before the others are sent."""
+    """A few rows that go first. If too many fail or they cost too much, the job ends before it sends other rows."""
 
     BARE: ClassVar[str] = "rows"
 

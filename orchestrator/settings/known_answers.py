@@ -38,7 +38,7 @@ _decode_line = json_decoder(Gold).decode
 
 
 class Score(Struct, frozen=True):
-    """Result of a comparison: `hits` of `fields`, in `rows`; `wrong` names the first documents with a miss."""
+    """Result of a comparison: `hits` correct of `fields` fields, in `rows` rows. `wrong` names the first misses."""
 
     hits: int = 0
     fields: int = 0
@@ -98,10 +98,10 @@ def _fields(expect: Mapping[str, Any] | str, answer: Any) -> tuple[int, int]:
 
 
 def alike(expected: Any, given: Any) -> bool:
-    """True if an answer's value equals the expected one.
+    """True if an answer's value equals the expected value.
 
-    Texts are equal regardless of case and spacing, numbers within TOLERANCE. Lists are compared element by element,
-    in order; objects only by the expected fields; other values exactly.
+    Texts are compared without case and spacing, numbers within TOLERANCE. Lists must match element by element.
+    Objects need match only in the expected fields. Other values must be identical.
     """
     if isinstance(expected, bool) or isinstance(given, bool):
         return expected is given
@@ -122,7 +122,7 @@ def _plain(text: str) -> str:
 
 
 def score_words(score: Score, absent: int) -> str:
-    """Describe a score: the share of correct fields, the counts, and the misses."""
+    """Describe a score: share of correct fields, counts, misses, and the `absent` answers that were not compared."""
     words = f"{score.hits:,} of {number_of(score.fields, 'known field')} right, in {number_of(score.rows, 'row')}"
     if score.fields:
         words = f"{score.hits / score.fields:.1%}: {words}"

@@ -15,7 +15,7 @@ from msgspec import Struct
 MOST = 9
 """Maximum number of rungs of an alias, which limits the bad answers paid for one row."""
 Names = str | dict[str, str]
-"""Name of a model at every backend, or names by backend."""
+"""Name of a model: the same name at every backend, or names by backend."""
 _RUNG = re.compile(r"(.+)@([2-9])")
 
 
@@ -33,8 +33,8 @@ class Step(Struct, frozen=True):
 class RungStanding(Struct, frozen=True):
     """Position of a shard's rows on the model list of their alias.
 
-    `lacks` are the job's allowed backends without a model as strong as the rung's. With `is_alone`, only the rows'
-    own backend has a model that strong. `step` is None if no stronger model is left.
+    `lacks` are the job's allowed backends without a model as strong as the rung requires. With `is_alone`, only the
+    rows' own backend has a model this strong. `step` is None if no stronger model is left.
     """
 
     lacks: frozenset[str] = frozenset()
@@ -60,7 +60,7 @@ def alias_words(alias: str) -> str:
 
 
 def expand(models: Mapping[str, Names | Sequence[Names]], backends: Iterable[str]) -> dict[str, Names]:
-    """Split the lists of aliases into rungs, each with its names at these backends."""
+    """Split each alias's list into rungs, each with the names of its models at these backends."""
     known, found = tuple(backends), dict[str, Names]()
     for alias, ladder in models.items():
         if isinstance(ladder, (str, dict)):

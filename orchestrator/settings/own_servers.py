@@ -1,6 +1,6 @@
 """The backends of orch.toml, and the hourly costs of our own servers. A light module, for read-only commands.
 
-This module checks no settings. `config` does, but its libraries take four times as long as a list of jobs.
+This module checks no settings. `config` does, but importing its libraries takes four times as long as listing jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.settings.discovery import parsed, small_text
 
 
 def hourly_costs(path: Path | None) -> dict[str, Decimal | None] | None:
-    """Return the hourly cost of each backend; 0 for a server of ours that is free or paid by the token.
+    """Return the dollars per hour of each backend; 0 if our own server is free or paid by the token.
 
     The value is None for a provider's Batch API. Returns None if the file cannot be read.
     """

@@ -30,7 +30,7 @@ MAX_KEY = 1000
 """Maximum characters of a key, since an error message shows the keys on the path to its field."""
 _LONGEST_HEADER = 1000
 MAX_DIGITS = 4300
-"""Python's limit of digits in a number: conversion time grows with the square of their count."""
+"""Python's limit on the digits of a number, because conversion time grows with the square of their count."""
 _LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -100,7 +100,7 @@ def refuse_long_keys(data: Any, text: str, path: Path) -> None:
 
 
 def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
-    """Return a file's data and the line of each table and key. Parses `text` if given. Raises InputError."""
+    """Return a file's data, and the line of each table and key. `text` replaces the file. Raises InputError."""
     text = read_text(path) if text is None else text
     if found := MANY_PARTS.search(text):
         line = text.count("\n", 0, found.start()) + 1
@@ -282,7 +282,7 @@ def _member(here: Any, part: str | int) -> Any:
 
 
 def _inside(annotation: Any) -> Any:
-    """Unwrap `Model | None` and similar types; a tagged union stays."""
+    """Unwrap `Model | None` and similar types. Return a tagged union unchanged."""
     if get_origin(annotation) is Annotated:
         kind, *extras = get_args(annotation)
         return next((extra for extra in extras if hasattr(extra, "member")), None) or _inside(kind)
