@@ -105,6 +105,31 @@ def test_rows_wait_for_a_cheap_engine_as_long_as_another_route_surely_does_them(
     assert sent == ({to: 1_600} if waiting or to == "engine" else {})
 
 
+@pytest.mark.parametrize("there", [0, 4_000], ids=["they wait", "they are there"])
+@pytest.mark.parametrize(
+    ("hours", "price", "outage", "realtime", "to"),
+    [
+        (5.0, "0.0005", HOUR, 4.0, "engine"),
+        (5.0, "0.0005", 30 * HOUR, 4.0, "batch"),
+        (5.0, "0.000305", HOUR, 4.0, "batch"),
+        (1.5, "0.0005", HOUR, 4.0, "batch"),
+    ],
+    ids=["there is time", "it stands still for days", "it costs as much", "a later batch would end late"],
+)
+def test_rows_wait_for_a_cheap_engine_before_they_go_to_a_batch(
+    hours: float, price: str, outage: float, realtime: float, to: str, there: int
+) -> None:
+    engine = synchronous("engine", "0.0003", 0.7, spread=0.1, location="local")
+    engine = replace(engine, pace=replace(engine.pace, rate=0.0, outage=outage))
+    options = [batch("batch", price, 2_400.0), engine, synchronous("realtime", "0.001", realtime, spread=0.1)]
+    job = Open(waiting=4_000 - there, synchronous=(("engine", there),) if there else ())
+    found = replan(job, options, terms(hours), NOW)
+    assert found.chance >= terms(hours).target
+    sent = {one.backend: one.rows for one in found.sends}
+    stays = {} if there else {"engine": 4_000}
+    assert sent.get("batch", 0) >= 3_900 if to == "batch" else sent == stays
+
+
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("realtime", SPEEDS)
 def test_a_dear_route_does_few_rows_before_a_cheap_engine_is_back(realtime: float) -> None:

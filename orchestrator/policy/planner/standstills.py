@@ -34,6 +34,9 @@ def until_return(chosen: Chosen, ours: Capacity) -> tuple[Chosen, list[Send]]:
     still = next((place for place, low in enumerate(ours.lows[:fallback]) if not low), None)
     if still is None or not chosen.holds:
         return chosen, []
+    instead = _instead_of_batches(candidate, still, ours)
+    if instead is not None and rows_can_stay(instead, ours, 2 * RETURN_SECONDS):
+        return replace(chosen, candidate=instead), []
     price, is_back = ours.sync_options[still].price, ours.sync_options[still].is_back(RETURN_SECONDS)
     pays = [
         place < fallback and is_back * (sync.price - price) >= MIN_MOVE_SHARE * sync.price
@@ -58,6 +61,32 @@ def until_return(chosen: Chosen, ours: Capacity) -> tuple[Chosen, list[Send]]:
     if new[still] - candidate.new[still] > PROBE_ROWS and rows_can_stay(waits, ours, RETURN_SECONDS):
         return replace(chosen, candidate=waits), []
     return chosen, []
+
+
+def _instead_of_batches(candidate: CandidatePlan, still: int, ours: Capacity) -> CandidatePlan | None:
+    """Return the plan with the rows of its new batches at the option `still`, or None if waiting does not pay.
+
+    To wait saves the difference in price if the option returns soon. It costs the share of the batches that would end
+    in time now, but not if they are sent later: these rows go to a dear option.
+    """
+    bets, sync = candidate.unsent, ours.sync_options[still]
+    name, ends = sync.option.backend, candidate.reroute_after or ours.horizon
+    if not bets or len(bets) < len(candidate.batch_shares) or any(source != name for source, _ in candidate.sources):
+        return None
+    dearest = max(one.price for one in ours.sync_options[: candidate.fallback])
+    saved, lost, cost = 0.0, 0.0, 0.0
+    for share in bets:
+        saved += share.rows * sync.is_back(RETURN_SECONDS) * (share.price - sync.price)
+        late = share.by(ends) - share.by(max(0.0, ends - RETURN_SECONDS))
+        lost += share.rows * late * max(0.0, dearest - share.price)
+        cost += share.rows * share.price
+    if saved - lost < MIN_MOVE_SHARE * cost:
+        return None
+    rows = sum(share.rows for share in bets)
+    new, held = list(candidate.new), list(candidate.held)
+    held[still] += rows
+    new[still] += rows
+    return replace(candidate, batch_shares=(), bets=0, new=tuple(new), held=tuple(held), reroute_after=None)
 
 
 def with_probe(chosen: Chosen, ours: Capacity, batches: Sequence[BatchOption], waiting: int) -> Chosen:
