@@ -1,6 +1,6 @@
-"""Rows that ask about the answers to a document's parts, once these answers exist.
+"""Rows that ask about the answers to a document's parts, after all parts have ended.
 
-Such a row comes before the rows of its parts in the same job. Its `seq` and the number of parts identify the parts.
+Such a row precedes the rows of its parts in the same job. Its `seq` and the number of parts identify the parts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stages:
         self._db = database
 
     def complete(self, job_id: JobId, limit: int) -> list[Unmade]:
-        """Return up to `limit` rows without a request line whose parts all have an outcome, in input order."""
+        """Return up to `limit` rows that lack a request line and whose parts have all ended, in input order."""
         c, part = requests.c, _PART.c
         # Most open rows of the job belong to other documents. The expression avoids the index of states, and OFFSET
         # keeps Postgres from turning it into a join.
@@ -71,7 +71,9 @@ class Stages:
             yield records.finished(row)
 
     def sent_parts(self, job_id: JobId, seq: int, parts: int) -> list[tuple[Span, str, int]]:
-        """Return each part's request line, the position of the document's text in the line, and the part's number."""
+        """Return the request line, the text's position in it and the number of each part with a known text
+        position.
+        """
         c = requests.c
         query = (
             select(c.offset, c.length, c.text_at, c.part)

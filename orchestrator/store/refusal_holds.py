@@ -1,7 +1,7 @@
-"""Rows that wait because a backend refused their whole group: all rows of a task for a model in a job.
+"""Rows held back because a backend refused all rows of the same job, task and model.
 
-Such a row keeps its `seq` and its attempts, and avoids the backend until the hold is lifted. As a probe, one row may
-be sent before the others.
+A held row keeps its `seq` and its attempts, and avoids the backend until the hold is lifted. Before that, a single
+row may be sent as a probe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RefusalHolds:
         self._db = database
 
     def put(self, hold: RefusalHold) -> None:
-        """Store a hold, and make the rows that wait because of it avoid the backend."""
+        """Store a hold. Waiting rows of its job, task and model then avoid the backend."""
         values = {name: getattr(hold, name) for name in RefusalHold.__struct_fields__}
         keys = [column.name for column in refusal_holds.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
@@ -48,7 +48,7 @@ class RefusalHolds:
             return sum(rows for avoid, rows in found if hold.backend in avoid)
 
     def lift(self, holds: Iterable[RefusalHold]) -> None:
-        """Let the rows of holds go to their backends again."""
+        """Delete these holds, and let their rows go to the backends again."""
         with self._db.write() as tx:
             for hold in holds:
                 tx.execute(delete(refusal_holds).where(*_is(hold)))
@@ -56,7 +56,7 @@ class RefusalHolds:
                     _reroute(tx, hold, avoid, _without(avoid, hold.backend))
 
     def probe(self, hold: RefusalHold, again_at: datetime) -> bool:
-        """Let one waiting row of a hold go as a probe, and the next not before `again_at`. False if no row waits."""
+        """Release one held row as a probe. The next probe is due at `again_at`. Returns False if no row waits."""
         c = requests.c
         with self._db.write() as tx:
             tx.execute(update(refusal_holds).where(*_is(hold)).values(probe_at=again_at))
@@ -70,7 +70,7 @@ class RefusalHolds:
             return False
 
     def end(self, hold: RefusalHold, now: datetime) -> int:
-        """Fail the rows that still wait, with the provider's code and words. Return their number, twins included.
+        """Fail the rows that still wait, with the provider's code and message. Return their number, twins included.
 
         The failed rows are released from quarantine at once, so the next run of their job file asks them again.
         """
@@ -87,7 +87,7 @@ class RefusalHolds:
             return rows + (tx.execute(twins).rowcount if rows else 0)
 
     def has_answers(self, job_id: JobId, backend: str | None, model: str, task: str) -> bool:
-        """True if a backend has answered a row of this kind in a job. With None as `backend`, any backend counts."""
+        """True if a backend has answered a row of this job, model and task. With None, any backend counts."""
         c, s = requests.c, shards.c
         there = select(s.id).where(s.job_id == job_id, s.model == model)
         if backend is not None:

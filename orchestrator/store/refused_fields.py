@@ -17,8 +17,8 @@ BELIEVED_FOR = timedelta(days=30)
 class LearnedField(Struct, frozen=True):
     """A field that a model has refused.
 
-    `model` is the backend's name for it, `endpoint` the path of the task, `field` the field's name as sent. `code`
-    and `message` are the provider's words.
+    `model` is the backend's name for the model. `endpoint` is the path of the task. `field` is the field's name as
+    sent. `code` and `message` are the provider's.
     """
 
     backend: str
@@ -31,7 +31,7 @@ class LearnedField(Struct, frozen=True):
 
     @property
     def until(self) -> datetime:
-        """End of the refusal's validity."""
+        """Time when the refusal expires."""
         return self.learned_at + BELIEVED_FOR
 
 
@@ -40,9 +40,9 @@ class RefusedFields:
         self._db = database
 
     def put(self, learned: LearnedField) -> bool:
-        """Store a refused field. True if it was unknown.
+        """Store a refused field. Return True if it was unknown.
 
-        A known field keeps its time, so that it expires and is learned again.
+        A known field keeps its `learned_at`, so that it expires and is learned again.
         """
         if learned.field in self.of(learned.backend, learned.model, learned.endpoint, learned.learned_at):
             return False
@@ -55,7 +55,7 @@ class RefusedFields:
         return True
 
     def of(self, backend: str, model: str, endpoint: str, at: datetime) -> frozenset[str]:
-        """Return the fields whose refusals by a model were known and valid at `at`."""
+        """Return the fields that a model refused, if learned by `at` and not expired then."""
         c = refused_fields.c
         query = select(c.field).where(
             c.backend == backend,
@@ -74,7 +74,7 @@ class RefusedFields:
             return [LearnedField(**row._mapping) for row in rows]
 
     def forget(self, backend: str, model: str | None = None, field: str | None = None) -> int:
-        """Delete a backend's refusals, of one model or field if named. Return their number."""
+        """Delete a backend's refusals, or only those of a model or field. Return the number of deleted refusals."""
         c = refused_fields.c
         statement = delete(refused_fields).where(c.backend == backend)
         if model is not None:

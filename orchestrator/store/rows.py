@@ -86,9 +86,9 @@ class Rows:
     ) -> None:
         """Store rows with the byte ranges of their lines.
 
-        Rows in `earlier` (by custom_id) carry that outcome over at no cost. `twins` maps the `seq` of a row that is
-        not sent to the `seq` of the row whose outcome it takes. `whys` has the reasons why the other rows are asked.
-        Rows in `awaited` wait for a row of another job. Raises InputError if a custom_id occurs twice in the job.
+        Rows whose custom_id is in `earlier` take that outcome at no cost. `twins` maps the `seq` of an unsent row to
+        the `seq` of the row whose outcome it takes. `whys` has the reason why each remaining row is asked. Rows in
+        `awaited` wait for a row of another job. Raises InputError if a custom_id occurs twice in the job.
         """
         given = (
             records.added(
@@ -226,7 +226,7 @@ class Rows:
     def free(
         self, shard: Shard, seqs: Collection[int], *, count_attempt: bool, avoid: tuple[str, ...] | None = ()
     ) -> None:
-        """Let a shard's rows without an outcome wait for another shard, at a backend outside `avoid`.
+        """Take rows without an outcome out of a shard, to wait for another shard at a backend outside `avoid`.
 
         If `avoid` is None, the rows avoid the same backends as before.
         """
@@ -242,7 +242,7 @@ class Rows:
                 tx.execute(freed, rows)
 
     def release(self, shard_id: ShardId, *, count_attempt: bool) -> int:
-        """Let a shard's rows without an outcome wait for another shard. Return the number of rows."""
+        """Take the rows without an outcome out of a shard, to wait for another shard. Return the number of rows."""
         statement = (
             update(requests)
             .where(requests.c.shard_id == shard_id, requests.c.state == RequestState.PENDING)
@@ -276,11 +276,11 @@ class Rows:
         self, job_id: JobId, states: Sequence[RequestState], *, task: str | None = None,
         awaiting: Mapping[int, tuple[int, str]] = MappingProxyType({}),
     ) -> int:  # fmt: skip
-        """Make rows in these states pending again, if they have a request or can get one. The job continues.
+        """Make rows in these states pending again, if they have a request or can get a request. The job continues.
 
-        With `task`, only rows of that task are changed. `awaiting` has the `twin_of` and `carried_from` of rows that
-        take another job's answer, by `seq`. All changes are one transaction. Returns the number of pending rows.
-        Without pending rows, an ended job stays ended.
+        With `task`, only rows of that task are changed. `awaiting` maps the `seq` of each row that takes another
+        job's answer to its `twin_of` and `carried_from`. All changes are one transaction. Returns the number of
+        pending rows. Without pending rows, an ended job stays ended, unless it ended with an error.
         """
         c = requests.c
         of_task = () if task is None else (c.task == task,)
@@ -356,7 +356,7 @@ _WAITS = [
 
 
 def ended_twins(job_id: JobId) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions of a job's open rows that take the outcome of an ended row."""
+    """Return the SQL conditions for a job's open twins of rows that have ended."""
     c = requests.c
     sent = _FIRST.c.job_id == job_id, _FIRST.c.seq == c.twin_of, _FIRST.c.state != RequestState.PENDING
     # OFFSET keeps Postgres from making the subquery a join, which may scan the whole job for each twin.
@@ -373,7 +373,7 @@ def _in_shard(row: Sequence[Any]) -> InShard:
 
 
 def open_rows(tx: Connection, shard_id: ShardId | None, job_id: JobId, seqs: Collection[int]) -> list[int]:
-    """Return the rows without an outcome in a shard (None: in any), locked until the transaction ends."""
+    """Return the `seqs` without an outcome in a shard (None: anywhere). Locks the rows until the transaction ends."""
     c = requests.c
     # Shard and state are filtered in Python. In the query, their indexes would find all rows of a job.
     query = select(c.seq, c.shard_id, c.state).where(c.job_id == job_id).with_for_update()

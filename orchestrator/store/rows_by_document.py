@@ -61,7 +61,7 @@ class RowsByDocument:
         return self._of_job(job_id, requests.c.document == document)
 
     def near(self, job_id: JobId, document: str, ids: Collection[str]) -> list[FoundRow]:
-        """Return the same as `rows` if a row has one of the usual `ids`, else an empty list. Reads few other rows.
+        """Return the same as `rows`, but read few other rows; empty if no row of the document has one of `ids`.
 
         A document's rows are next to each other, followed by the rows of its parts.
         """
@@ -78,7 +78,7 @@ class RowsByDocument:
         return found if known <= {one.row.seq for one in found} else self.rows(job_id, document)
 
     def quotes(self, job_id: JobId) -> Iterator[str]:
-        """Yield the quotes of each answer with quotes, as stored in its row. Reads every row of the job."""
+        """Yield the stored quotes of each row whose answer has quotes. Reads every row of the job."""
         query = select(requests.c.quotes).where(requests.c.job_id == job_id, requests.c.quotes.is_not(None))
         with self._db.read() as tx:
             yield from tx.execution_options(yield_per=1000).scalars(query)
@@ -95,9 +95,9 @@ class RowsByDocument:
     def page(
         self, job_id: JobId, wanted: RowFilter, most: int, *, after: int = -1, before: int | None = None
     ) -> list[FoundRow]:
-        """Return the first rows after the row with `seq` `after`, or the last rows before `before`, in list order.
+        """Return up to `most` rows in list order: the first rows after `after`, or the last rows before `before`.
 
-        A sorted page compares every row of the job.
+        `after` and `before` are values of `seq`. A sorted page compares every row of the job.
         """
         c = requests.c
         is_forward = (before is None) is not wanted.descending
@@ -120,11 +120,11 @@ class RowsByDocument:
         return found if before is None else found[::-1]
 
     def where(self, *conditions: ColumnElement[bool], most: int) -> list[FoundRow]:
-        """Return the first rows that meet all conditions, in input order. For use inside the store."""
+        """Return up to `most` rows that meet all conditions, in input order. For use inside the store."""
         return self._selected(and_(*conditions), most)
 
     def tasks(self, job_id: JobId) -> list[str]:
-        """Return the tasks of a job's first rows, in input order."""
+        """Return the distinct tasks of a job's first PAGE rows, in input order."""
         c = requests.c
         query = select(c.task).where(c.job_id == job_id).order_by(c.seq).limit(PAGE)
         with self._db.read() as tx:
@@ -137,7 +137,7 @@ class RowsByDocument:
             return tx.execute(query).first() is not None
 
     def documents(self, job_id: JobId, is_meant: Callable[[str], bool], most: int) -> list[str]:
-        """Return the first documents of a job that `is_meant` accepts, in input order."""
+        """Return up to `most` documents of a job that `is_meant` accepts, in input order."""
         query = select(requests.c.document).where(requests.c.job_id == job_id).order_by(requests.c.seq)
         found: dict[str, None] = {}
         for row in self._db.stream(query):

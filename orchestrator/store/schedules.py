@@ -1,4 +1,4 @@
-"""Schedules and their nights. The process that inserts a night owns it; nights move by compare-and-set."""
+"""Schedules and their nights. The process that inserts a night owns it. State changes are compare-and-set."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Schedules:
         return None if row is None else _schedule(row)
 
     def over(self, schedule_id: str, since: datetime) -> list[Night]:
-        """Return a schedule's nights that ended after a time, by due time."""
+        """Return a schedule's nights that ended after `since`, sorted by due time."""
         here = (nights.c.schedule_id == schedule_id, nights.c.ended_at > since)
         return self._nights(select(nights).where(*here).order_by(nights.c.due_at, nights.c.id))
 
@@ -105,7 +105,7 @@ class Schedules:
             return tx.execute(add).first() is not None
 
     def nights(self, schedule_id: str | None = None, since: date | None = None) -> list[Night]:
-        """Return the nights of one schedule or of all, since a date if given, by due time."""
+        """Return nights sorted by due time: of one schedule or of all, optionally only from the date `since` on."""
         query = select(nights).order_by(nights.c.due_at, nights.c.id)
         if schedule_id is not None:
             query = query.where(nights.c.schedule_id == schedule_id)
@@ -133,7 +133,7 @@ class Schedules:
         return next(iter(self._nights(select(nights).where(*here).order_by(nights.c.id))), None)
 
     def failed_without_job(self, home: str, since: datetime) -> list[tuple[str, Night]]:
-        """Return a home's nights without a job that failed since a time, with their schedules' names."""
+        """Return a home's nights that have no job and failed since a time, each with its schedule's name."""
         query = (
             select(schedules.c.name.label("of"), nights)
             .join(schedules, schedules.c.id == nights.c.schedule_id)
@@ -146,15 +146,15 @@ class Schedules:
         return [(row.pop("of"), Night(**{**row, "state": NightState(row["state"])})) for row in rows]
 
     def waits(self, night: Night, reason: str) -> None:
-        """Record why a due night waits. Raises StateConflict."""
+        """Record why a due night waits. Raises StateConflict if the night is not due."""
         self._move(night, (NightState.DUE,), reason=reason)
 
     def begun(self, night: Night, reason: str) -> None:
-        """Mark a due night as running, because its job is about to be made. Raises StateConflict."""
+        """Mark a due night as running, before its job is made. Raises StateConflict if the night is not due."""
         self._move(night, (NightState.DUE,), state=NightState.RUNNING, reason=reason)
 
     def given(self, night: Night, job_id: JobId) -> None:
-        """Record the job of a running night. Raises StateConflict."""
+        """Record the job of a running night. Raises StateConflict if the night is not running."""
         self._move(night, (NightState.RUNNING,), job_id=job_id)
 
     def awaits_job(self, night_id: int) -> bool:
@@ -168,7 +168,7 @@ class Schedules:
         self._move(night, _OPEN, state=state, reason=reason, ended_at=at, code=code)
 
     def again(self, night: Night, due_at: datetime, reason: str, asked_by: str | None = None) -> None:
-        """Make a failed, skipped or missed night due again. Raises StateConflict."""
+        """Make a failed, skipped or missed night due again. Raises StateConflict if it is in another state."""
         afresh = {"job_id": None, "ended_at": None, "created_at": due_at, "code": None, "asked_by": asked_by}
         self._move(night, _AGAIN, state=NightState.DUE, due_at=due_at, reason=reason, **afresh)
 

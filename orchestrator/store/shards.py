@@ -1,4 +1,4 @@
-"""Shards: stored together with their rows in one transaction, then moved by compare-and-set."""
+"""Shards: stored with their rows in one transaction, then moved from state to state by compare-and-set."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Shards:
     def __init__(self, database: Database) -> None:
         self._db = database
         self.numbering = Lock()
-        """Held from the choice of a shard's number until it is stored, because several threads make shards."""
+        """Held from choosing a shard's number until the shard is stored, because several threads make shards."""
 
     def add(self, shard: Shard, rows: Range, avoid: tuple[str, ...] = (), *, canary: bool = False) -> None:
         """Store a shard and give it the waiting rows of a range that avoid exactly `avoid`, all or nothing.
@@ -96,7 +96,7 @@ class Shards:
                 raise StateConflict(f"{rows.rows} rows were to go into shard {shard.id}, but {taken} wait")
 
     def adopt(self, shard: Shard, custom_ids: Collection[str]) -> int:
-        """Store a shard for an existing batch with its rows that still wait, and return their number.
+        """Store a shard for an existing batch, with its rows that still wait. Return the number of rows.
 
         If no row waits, nothing is stored.
         """
@@ -143,7 +143,7 @@ class Shards:
             yield shard_of(row)
 
     def asked_at(self, backend: str, batch_id: str) -> datetime | None:
-        """Return when orch asked a backend for a batch, or None if the batch is not ours."""
+        """Return when orch requested a batch from a backend, or None if the batch is not ours."""
         c = shards.c
         query = select(c.intended_at, c.created_at).where(c.backend == backend, c.batch_id == batch_id).limit(1)
         with self._db.read() as tx:
@@ -171,7 +171,7 @@ class Shards:
             tx.execute(mine.values(account=account))
 
     def unclean(self, home: str) -> list[Shard]:
-        """Return a home's ended shards whose remote files are still to be deleted or looked for."""
+        """Return a home's ended shards whose remote files orch still has to find or delete."""
         with self._db.read() as tx:
             return [shard_of(row) for row in tx.execute(_UNCLEAN, {"home": home})]
 
@@ -194,7 +194,7 @@ class Shards:
             return tx.scalar(query) or 0
 
     def told_tokens(self, backend: str, model: str, newest: int = 20) -> tuple[int, int]:
-        """Return the prompt tokens of the newest completed batches, by our estimate and the provider's count."""
+        """Return the total prompt tokens of the newest completed batches: our estimate, then the provider's count."""
         c = shards.c
         recent = (
             select(c.tokens, c.provider_input_tokens)
@@ -224,7 +224,7 @@ class Shards:
             ]
 
     def longest_file_wait(self, backend: str, newest: int = 200) -> timedelta | None:
-        """Return the longest time from a recent batch's end to its files, or None if unknown."""
+        """Return the longest time from a recent batch's end to the collection of its files, or None if unknown."""
         c = shards.c
         query = (
             select(c.ended_at, c.status_at, c.collected_at)
@@ -239,7 +239,7 @@ class Shards:
             return max((came - (since or ended) for ended, since, came in tx.execute(query)), default=None)
 
     def sent_to(self, backend: str, newest: int = 1000) -> list[Shard]:
-        """Return every job's newest shards that were sent to a backend, the latest last."""
+        """Return the newest shards of all jobs that were sent to a backend, the latest last."""
         with self._db.read() as tx:
             rows = tx.execute(_SENT, {"backend": backend, "newest": newest}).all()
             return [shard_of(row) for row in reversed(rows)]
@@ -271,7 +271,7 @@ class Shards:
             tx.execute(mine.values(shard_id=None))
 
     def note(self, shard: Shard, **facts: Any) -> None:
-        """Store facts about a shard that is still in the state in which it was read. Raises StateConflict."""
+        """Store facts about a shard. Raises StateConflict if it has left the state in which it was read."""
         with self._db.write() as tx:
             self._change(tx, shard, **facts)
 

@@ -1,4 +1,4 @@
-"""Amounts of work in rows: open rows, and lengths of earlier prompts and answers of the same task."""
+"""Sizes of work: a job's open rows, and lengths of earlier prompts and answers of the same task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.store.records import OpenRows
 from orchestrator.store.tables import IS_AWAITING, IS_CANARY, IS_ORIGINAL, requests
 
 _PRIME, _STEP = 9_973, 6_163
-"""Constants of an order that spreads rows evenly over a job: `seq` times the step, modulo the prime."""
+"""Sorting rows by `seq` times the step, modulo the prime, spreads a sample evenly over a job."""
 
 
 class Sizes:
@@ -20,7 +20,7 @@ class Sizes:
         self._db = database
 
     def open_work(self, job_id: JobId, *, canary: bool = False, awaiting: bool = False) -> list[OpenRows]:
-        """Return a job's open rows that it sends itself, grouped by whatever decides their cost and backend.
+        """Return a job's open rows that it sends itself, grouped by the facts that decide their cost and backend.
 
         With `canary`, only canary rows count. With `awaiting`, only rows that await another job's rows count.
         """
@@ -31,7 +31,7 @@ class Sizes:
         )  # fmt: skip
 
     def last_work(self, shard_id: str, rows: int) -> list[OpenRows]:
-        """Return the last `rows` rows of a shard without an outcome, grouped as `open_work` groups them."""
+        """Return the last `rows` open rows of a shard, grouped as by `open_work`."""
         c = requests.c
         open_rows = select(requests).where(c.shard_id == shard_id, c.state == RequestState.PENDING, c.length > 0)
         return self._grouped(open_rows.order_by(c.seq.desc()).limit(rows).subquery())
@@ -63,7 +63,7 @@ class Sizes:
     def output_lengths(
         self, runs: Sequence[JobId], task: str, prompt_version: str, most: int = 2000
     ) -> dict[int, int]:
-        """Return the number of a task's answers by length in tokens, from a sample spread over these runs' rows.
+        """Return the number of a task's answers of each length in tokens, from a sample spread over these runs' rows.
 
         Rows are in document order and settle in batches, so the newest answers are often the longest or the shortest.
         """
@@ -130,7 +130,7 @@ class Sizes:
         return None if found is None else int(found)
 
     def mean_outputs(self, job_id: JobId) -> dict[str, float]:
-        """Return the mean tokens of a job's own answers, by task."""
+        """Return the mean output tokens of a job's own answers, by task."""
         c = requests.c
         query = (
             select(c.task, func.avg(c.output_tokens))

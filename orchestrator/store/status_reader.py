@@ -34,7 +34,7 @@ class CannotRead(Exception):
 
 @contextmanager
 def status_reader(url: str, timeout: float) -> Iterator[StatusReader]:
-    """Open a consistent, read-only view of a database. The block may raise CannotRead."""
+    """Open a consistent, read-only view of a database. Raises CannotRead, also from within the `with` block."""
     path = url.removeprefix(_SQLITE)
     if path == url or not path or {"?", "%"} & set(path):  # only SQLAlchemy understands escapes and options
         raise CannotRead(url)
@@ -50,7 +50,7 @@ def status_reader(url: str, timeout: float) -> Iterator[StatusReader]:
 
 
 class StatusReader:
-    """The store's methods on jobs, shards, failures, the ledger and schedules, under the same names."""
+    """Reads jobs, shards, failures, the ledger and schedules through methods named as in the store."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.jobs = _Jobs(connection)
@@ -65,7 +65,7 @@ class _Table:
         self._connection = connection
 
     def rows(self, statement: str, *values: Any) -> Iterator[dict[str, Any]]:
-        """Yield rows as Python values by column name."""
+        """Yield each row as a dictionary of Python values by column name."""
         found = self._connection.execute(statement, values)
         names = [column[0] for column in found.description]
         for row in found:

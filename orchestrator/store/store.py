@@ -1,4 +1,4 @@
-"""Operations on one database, imported on use, so that the type `Store` needs no database library."""
+"""Operations on one database. Importing this module imports no database library."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Store:
         return self._database.has_written
 
     def before_naming_files(self, wait: Callable[[], None]) -> None:
-        """Set a function that returns once it is safe to refer to bytes of the home's files."""
+        """Set the function that waits until the database may refer to bytes of the home's files."""
         self._database.before_naming_files = wait
 
     @classmethod

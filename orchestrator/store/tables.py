@@ -304,7 +304,7 @@ _BOOKED_BY_LENGTH = exists().where(
 # Only rows without tokens are looked up in the ledger.
 _HAS_TOKENS = or_(requests.c.input_tokens > 0, requests.c.output_tokens > 0)
 OF_SHARD = (shards.c.backend, shards.c.batch_id, case((_HAS_TOKENS, false()), else_=_BOOKED_BY_LENGTH))
-"""Columns that `records.finished` takes besides `FINISHED`: backend, batch, and if the cost is a guess."""
+"""More columns for `records.finished`, after `FINISHED`: backend, batch, and whether the cost is a guess."""
 
 events = Table(
     "events",

@@ -20,7 +20,7 @@ from orchestrator.store.tables import HAS_FAILED, events, jobs, ledger, requests
 
 
 class Spread(Struct, frozen=True):
-    """A histogram: numbers of values up to each bound and above the last one; sum, minimum and maximum."""
+    """A histogram: values per bucket (the last is above all bounds), and their sum, minimum and maximum."""
 
     counts: tuple[int, ...]
     total: int
@@ -29,7 +29,7 @@ class Spread(Struct, frozen=True):
 
 
 class Booked(Struct, frozen=True):
-    """Ledger data of a shard. Each spread is of tokens per row; None if no row has tokens."""
+    """A shard's cost in dollars, and histograms of tokens per row. A histogram is None if no row has tokens."""
 
     cost: Decimal
     input_tokens: Spread | None
@@ -42,7 +42,7 @@ class TelemetryRecords:
         self._rows = RowsByDocument(database)
 
     def ended_jobs(self, home: str, since: datetime) -> list[tuple[Job, datetime]]:
-        """Return a home's jobs that ended since a time, with their end times, in order of these times."""
+        """Return a home's jobs that ended since a time, with their end times, sorted by end time."""
         c = jobs.c
         finished = select(jobs).where(c.home == home, c.finished_at >= since)
         # A job that could not continue has no `finished_at`, but its event has the time.
@@ -61,7 +61,7 @@ class TelemetryRecords:
         return sorted(found, key=lambda one: (one[1], one[0].id))
 
     def booked(self, shard_id: ShardId, bounds: Sequence[int]) -> Booked:
-        """Return the cost of a shard in dollars, and the distribution of its rows' tokens over ascending bounds."""
+        """Return the cost of a shard in dollars, and histograms of its tokens per row with ascending `bounds`."""
         mine = ledger.c.shard_id == shard_id
         total = select(func.sum(cast(ledger.c.cost, BigInteger))).where(mine)
         with self._db.read() as tx:
@@ -74,7 +74,9 @@ class TelemetryRecords:
         )
 
     def durations(self, shard_id: ShardId, bounds: Sequence[int]) -> dict[str | None, Spread]:
-        """Return the distribution of a shard's row times in ms, by error code, for servers that report them."""
+        """Return histograms of a shard's row times in ms, by error code. Rows without a reported time do not
+        count.
+        """
         c = requests.c
         measured = (c.shard_id == shard_id, c.latency_ms.is_not(None))
         return self._spreads(c.latency_ms, bounds, measured, by=c.error_code)
@@ -87,7 +89,9 @@ class TelemetryRecords:
         return self._rows.where(c.shard_id == shard_id, c.settled_at.is_not(None), wanted, most=most)
 
     def never_sent(self, job_id: JobId, most: int) -> list[FoundRow]:
-        """Return a job's first rows that failed without being sent, because of unreadable documents."""
+        """Return a job's first rows that failed before they were sent, for example because of unreadable
+        documents.
+        """
         c = requests.c
         # Phrased so that Postgres uses only the index of failures, and no index of most rows.
         is_own = and_(func.coalesce(c.carried_from, "") == "", func.coalesce(c.twin_of, -1) == -1)

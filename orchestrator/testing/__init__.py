@@ -44,7 +44,7 @@ class Desk(Protocol):
         """Return the provider's time."""
 
     def finish(self, batch_id: str) -> None:
-        """Bring a batch to its end, by moving the provider's clock or by waiting."""
+        """Finish a batch, by moving the provider's clock or by waiting."""
 
 
 class LossyDesk(Desk, Protocol):
@@ -83,7 +83,7 @@ def intent_of(desk: Desk, order: BatchOrder, since: datetime) -> Intent:
 
 
 def ended(desk: Desk, batch: RemoteBatch) -> RemoteBatch:
-    """Drive a batch to its end, and return it as the backend then reports it."""
+    """Finish a batch, and return it as the backend then reports it."""
     desk.finish(batch.id)
     found = desk.backend.retrieve(batch.id)
     assert found is not None
@@ -105,7 +105,7 @@ def results(desk: Desk, batch: RemoteBatch, shard: str) -> list[dict[str, Any]]:
 
 
 def cancel(desk: Desk, batch: RemoteBatch) -> None:
-    """Cancel a batch. Do nothing if the provider has no call for this."""
+    """Cancel a batch. Does nothing if the provider cannot cancel batches."""
     try:
         desk.backend.cancel(batch.id)
     except BackendRefused as refusal:

@@ -54,9 +54,7 @@ class KeyRing:
 
 
 class PageAccess:
-    """The links, cookies and keys of one address. `links` is True on loopback only. `right` is the right of a
-    link.
-    """
+    """Links, cookies and keys of one address. `links` is True on loopback only. A link grants `right`."""
 
     def __init__(self, root: Path, identity: str, keys: KeyRing, *, port: int, links: bool, right: KeyRight) -> None:
         self.links = links
@@ -98,7 +96,7 @@ class PageAccess:
         return None if key is None or not key.right.may_view else Visitor(key.tenant, key.right, "")
 
     def visitor(self, cookie: str | None) -> Visitor | None:
-        """Return a cookie's visitor. None if the cookie is foreign or has expired, or if its key was revoked."""
+        """Return a cookie's visitor, or None if the cookie is invalid or expired, or its key may no longer view."""
         body, _, signature = (cookie or "").partition(".")
         if not _is_same(self._signature("session", body), signature):
             return None
@@ -136,7 +134,7 @@ def _is_same(expected: str, shown: str) -> bool:
 
 
 def _secret(path: Path) -> bytes:
-    """Return the secret that signs cookies. It is created at the first use, and only its owner can read it."""
+    """Return the secret that signs cookies, created on first use in a file that only its owner can read."""
     try:
         if not path.exists():
             write_once(path, secrets.token_bytes(SECRET_BYTES))

@@ -1,4 +1,4 @@
-"""Actions of the pages. Each records who requested it. A repeated request has no further effect."""
+"""Actions of the pages. Each action records who requested it. Repeating a request has no further effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.web.views import PageAddress, View
 
 Form = Mapping[str, str]
 Action = Callable[[HomeReader, Form, str], str]
-"""Does what a form requests on a visitor's behalf. Returns the address of the page to show. Raises OrchError."""
+"""Carries out a form for the named visitor. Returns the address of the page to show next. Raises OrchError."""
 
 
 def _job(reader: HomeReader, form: Form) -> Job:
@@ -47,7 +47,7 @@ def cancel(reader: HomeReader, form: Form, who: str) -> str:
 
 
 def retry(reader: HomeReader, form: Form, who: str) -> str:
-    """Send the failed, cancelled and expired rows of a finished job again."""
+    """Send the failed, cancelled and expired rows of an ended job again."""
     job = _job(reader, form)
     if job.finished_at is not None or job.error is not None:
         manual_actions.retry(reader.store, job, manual_actions.RETRIED, None, who, now())
@@ -64,7 +64,7 @@ def release(reader: HomeReader, form: Form, who: str) -> str:
 
 
 def run_now(reader: HomeReader, form: Form, who: str) -> str:
-    """Run a schedule's last night now."""
+    """Start a schedule's last due night now."""
     schedule = reader.store.schedules.find(form.get("schedule", ""))
     if schedule is None:
         raise UsageError(f"there is no schedule {form.get('schedule', '')}")

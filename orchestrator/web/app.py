@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 THREADS = 2
-"""Pages rendered at a time: few, to leave the processors to the daemon."""
+"""Pages rendered at a time, plus as many slow pages. Few, to leave the processors to the daemon."""
 SLOW: frozenset[Page] = frozenset({others.night, others.diff})
 """Pages that read a whole night."""
 Made = TypeVar("Made")
@@ -57,7 +57,7 @@ NAV = (
 
 
 class Pages:
-    """The pages of one home. `new_link` is called once a link has been used, to print a new link."""
+    """The pages of one home. `new_link` is called after a link has been used, to print a new link."""
 
     def __init__(
         self,
@@ -304,7 +304,7 @@ def _error_view(error: OrchError, title: str = "") -> View:
 
 
 class _Static(StaticFiles):
-    """Files that come with orch. Their addresses carry orch's version."""
+    """Static files of orch. Their URLs contain orch's version."""
 
     async def get_response(self, path: str, scope: Any) -> Response:
         response = await super().get_response(path, scope)

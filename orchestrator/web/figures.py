@@ -1,4 +1,4 @@
-"""Figures on the pages, as markup that names the command whose `--json` has the same value. Pure."""
+"""Figures on the pages, as markup that names the command whose `--json` has the same value. Pure functions."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def dollars(value: Any) -> str:
 
 
 def share(value: Any) -> str:
-    """Format a fraction of 1 as a percentage."""
+    """Format a fraction as a percentage: `25%` for 0.25."""
     return f"{value:.0%}" if value in (0, 1) or 0.01 <= abs(value) <= 0.99 else f"{value:.1%}"
 
 
 def tokens(value: Any) -> str:
-    """Format a number of tokens with three digits."""
+    """Format a number of tokens: `9,999`, `12.3k`, `4.5M` or `123M`."""
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
         if value >= size:
             short = value / (1000 if unit == "k" else size)
@@ -73,7 +73,7 @@ def tokens(value: Any) -> str:
 
 
 def rate(value: Any) -> str:
-    """Format a rate per second with three digits."""
+    """Format a rate per second: `1,234`, `12.3` or `0.12`."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
@@ -91,7 +91,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
-    """Mark up a value of a `--json` for display. Its attributes have the raw value and its source.
+    """Mark up a value from a command's `--json`. The markup's attributes have the raw value and its source.
 
     An amount that the `--json` calls estimated is marked `≈`.
     """
@@ -108,7 +108,7 @@ def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
 
 
 def moment(at: datetime | str | None) -> Markup:
-    """Mark up a time: served in this machine's zone, then shown by the page's script in the reader's zone.
+    """Mark up a time in this machine's zone. The page's script then shows it in the reader's zone.
 
     If the reader's zone differs, the script also shows the time in this machine's zone.
     """
@@ -130,7 +130,7 @@ def day(value: date | str) -> str:
 
 
 def in_zone(at: datetime | str | None, tz: str) -> str:
-    """Format a time by the clocks of a zone: `Mon 30 Nov 22:00`."""
+    """Format a time in the time zone `tz`: `Mon 30 Nov 22:00`."""
     if at is None:
         return NOTHING
     found = datetime.fromisoformat(at) if isinstance(at, str) else at
@@ -138,5 +138,5 @@ def in_zone(at: datetime | str | None, tz: str) -> str:
 
 
 def moment_text(at: datetime) -> str:
-    """Format a time within a sentence, by the clocks of this machine: `Mon 30 Nov 22:00 CET`."""
+    """Format a time for use in a sentence, in this machine's time zone: `Mon 30 Nov 22:00 CET`."""
     return f"{at.astimezone():{_MOMENT} %Z}"

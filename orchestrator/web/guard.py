@@ -15,7 +15,7 @@ from orchestrator.web.access import PageAccess, Visitor
 
 STATIC, METRICS = "/static/", "/metrics"
 OPEN = frozenset({"/enter", "/sign-in"})
-"""Paths open to strangers, for signing in."""
+"""Paths that visitors may request before they sign in."""
 SAFE = frozenset({"GET", "HEAD"})
 MAX_FORM = 16 * 1024
 HEADERS = {
@@ -30,10 +30,10 @@ VISITOR, FORM = "orch.visitor", "orch.form"
 
 
 class Guard:
-    """Passes requests to one of `hosts` (names with ports, in lower case) by a visitor who may view.
+    """Passes requests whose Host is in `hosts` (lower case), from visitors who may view.
 
-    Unsafe methods must also come from one of our pages: with our Origin, and the session's token in the form.
-    `sign_in` answers strangers.
+    Requests from other sites are refused. Unsafe methods also need the session's token in the form, and the right to
+    operate. `sign_in` answers visitors who are not signed in.
     """
 
     def __init__(self, app: Any, access: PageAccess, hosts: frozenset[str], sign_in: Any) -> None:
@@ -77,7 +77,7 @@ class Guard:
         await self._app(scope, receive, carried)
 
     def _stranger(self, headers: Headers) -> Response | None:
-        """Return the refusal of a request under a foreign name or from another site, or None."""
+        """Return the refusal of a request to a foreign host name or from another site, else None."""
         if headers.get("host", "").lower() not in self._hosts:
             # If a foreign host name resolves to this machine (DNS rebinding), a stranger's page could read ours.
             return PlainTextResponse("these pages are not served under that host name\n", 421)
@@ -99,11 +99,11 @@ class Guard:
 
 
 WAYS = ("http", "https")
-"""Schemes that an Origin may have: a proxy may end TLS before us."""
+"""Schemes that an Origin may have. A proxy may terminate TLS in front of orch, so both are allowed."""
 
 
 async def form_of(receive: Any) -> dict[str, str]:
-    """Return the fields of a form; empty if it is too large."""
+    """Return a form's fields, each with its first value; empty if the form exceeds MAX_FORM bytes."""
     body = bytearray()
     more = True
     while more:

@@ -14,10 +14,10 @@ from msgspec import Struct, field
 
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
-"""Seconds between events. A browser that receives nothing for more than twice as long says so on its page."""
+"""Maximum seconds between events. A browser that waits more than twice as long shows this on its page."""
 SHORTEST_SECONDS, USUAL_SECONDS = 1.25, 1.5
 SPARING, BUSY = 12.0, 4.0
-"""A page is kept for its rendering time multiplied by SPARING, up to USUAL_SECONDS, or by BUSY if it is slower."""
+"""Multiples of its rendering time to keep a page: SPARING up to USUAL_SECONDS, or BUSY if that is longer."""
 
 Make = Callable[[], Awaitable[str]]
 
@@ -50,10 +50,10 @@ class LivePages:
         return self._felt
 
     async def events(self, key: str, make: Make, may_see: Callable[[], bool]) -> AsyncIterator[bytes]:
-        """Yield events of an open page: `page` with its content at first and at each change, `alive` otherwise.
+        """Yield a page's events: `page` with the content at first and at each change, `alive` in between.
 
         While a slow page is rendered, `alive` events keep the browser from requesting it again. The events end once
-        the viewer's key is revoked.
+        `may_see` returns False, because the viewer's key was revoked.
         """
         page = self._pages.setdefault(key, _Shared())
         page.viewers += 1

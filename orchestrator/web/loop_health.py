@@ -12,7 +12,7 @@ FORM = struct.Struct("=Qd")
 
 
 class LoopHealth:
-    """Number of rounds, and the end of the last round by the monotonic clock, which all processes share.
+    """Number of rounds, and the time of the last round's end by the monotonic clock, which all processes share.
 
     The daemon calls `beat` after each round, without waiting for readers. `file` is the descriptor of a `shared`
     file.
@@ -31,7 +31,7 @@ class LoopHealth:
 
     @property
     def silent_seconds(self) -> float | None:
-        """Seconds since the last round ended, or None before the first."""
+        """Seconds since the last round ended, or None before the first round has ended."""
         rounds, last = FORM.unpack_from(self._told)
         return time.monotonic() - last if rounds else None
 

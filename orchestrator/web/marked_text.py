@@ -1,4 +1,4 @@
-"""A text in pieces, some of them marked: the passages of a row's request that its answer quotes."""
+"""Text in marked and unmarked pieces. The marks are passages of a row's request that its answer quotes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 
 class MarkedText(Struct, frozen=True):
-    """A piece of a text. `begins` lists the numbers of the marks that begin with it."""
+    """A piece of a text. `begins` has the numbers of the marks that begin at its start."""
 
     text: str
     is_marked: bool = False
@@ -18,7 +18,7 @@ class MarkedText(Struct, frozen=True):
 
 
 def marked_texts(text: str, marks: Sequence[tuple[int, int]]) -> list[MarkedText]:
-    """Split a text into pieces. Marks may overlap, and are cut at the end of the text."""
+    """Split a text at the start and end of each mark. Marks may overlap, and are cut at the end of the text."""
     ends = [(min(start, len(text)), min(end, len(text))) for start, end in marks]
     change, begins = dict.fromkeys((0, len(text)), 0), dict[int, list[int]]()
     for number, (start, end) in enumerate(ends):

@@ -1,6 +1,6 @@
 """/metrics of a home, for Prometheus: jobs, rows, batches, money, deadlines, budgets, forecasts, the daemon's loop.
 
-Each scrape reads the store. Labels have the job file's name, and figures are its newest run's: job ids as labels
+Scrapes read the store. Labels have the job file's name, and the figures are of its newest run. Job ids as labels
 would create new series every night.
 """
 
@@ -34,7 +34,7 @@ from orchestrator.web.reader import HomeReader, Readers
 
 CONTENT_TYPE = exposition.CONTENT_TYPE_PLAIN_0_0_4
 NEWEST = 200
-"""Number of newest jobs that are searched for each job file's newest run."""
+"""Number of newest jobs to search for each job file's newest run."""
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 KEPT_SECONDS = 2.0
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -147,7 +147,7 @@ class HomeMetrics:
 
 
 def _newest(reader: HomeReader) -> list[Job]:
-    """Return the newest unlimited run of each job file and job name."""
+    """Return each job file's newest run that covers the whole file, at most one run per job name."""
     found: dict[str, Job] = {}
     names: set[str] = set()
     for job in reader.store.jobs.newest(NEWEST):

@@ -22,7 +22,7 @@ class Outlooks:
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
     def told(self, reader: HomeReader, job: Job) -> CommandJson:
-        """Return the `outlook` of `orch status JOB --json`; null if the job has none."""
+        """Return the `outlook` of `orch status JOB --json`; null if the job has no outlook."""
         return CommandJson(f"status {job.id}", {"outlook": self._of(reader, job)})
 
     def _of(self, reader: HomeReader, job: Job) -> dict[str, Any] | None:

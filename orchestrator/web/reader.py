@@ -34,14 +34,14 @@ class HomeReader(Protocol):
         """Return a line for each job, in the given order."""
 
     def job(self, name: str, *, tell: bool = True) -> Job:
-        """Return the job with this id or name. Raises UsageError."""
+        """Return the job with this id or name. With `tell`, print its id if a name was given. Raises UsageError."""
 
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
-        """Return everything about a job. Raises UsageError."""
+        """Return a job's current details. Raises UsageError if the job does not exist."""
 
     def outlook(self, job: Job) -> Outlook | None:
         pass
 
 
 Readers = Callable[[], HomeReader]
-"""Returns a reader of the home. After a change of orch.toml, it is a new reader."""
+"""Returns a reader of the home: a new reader after orch.toml has changed."""

@@ -1,4 +1,4 @@
-"""Address and host names of the pages."""
+"""Server thread of the pages, and the host names under which the pages are served."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ MOST_CONNECTIONS = 256
 
 
 def hosts_of(listener: socket.socket, named: Iterable[str]) -> frozenset[str]:
-    """Return the Host headers to accept: the given names with and without port, and loopback's names on loopback."""
+    """Return the Host headers to accept, in lower case: the listener's address and `named`, all with the port.
+
+    `named` also counts without the port. On loopback, loopback's names with the port count too.
+    """
     port = listener.getsockname()[1]
     address = url_host(str(listener.getsockname()[0]))
     own = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(listener) else []

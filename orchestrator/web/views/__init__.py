@@ -12,7 +12,7 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.web.reader import HomeReader
 
 MOST_DIGITS = 18
-"""Maximum digits of a number that the database can store."""
+"""Maximum digits of a number in a path. The database can store any number of this length."""
 
 
 class PageAddress(Struct, frozen=True):
@@ -22,25 +22,23 @@ class PageAddress(Struct, frozen=True):
     query: Mapping[str, str]
 
     def number(self, name: str) -> int | None:
-        """Return a number of the query; None if it is missing or not a number."""
+        """Return a number from the query; None if it is missing, not a number, or longer than 9 digits."""
         text = self.query.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
     def choice(self, name: str, known: Collection[str], usual: str = "") -> str:
-        """Return a word of the query, or `usual` if it is missing. Raises UsageError for an unknown word."""
+        """Return a word from the query, or `usual` if it is missing. Raises UsageError for a word not in `known`."""
         word = self.query.get(name, "").strip() or usual
         if word != usual and word not in known:
             raise UsageError(f"{name}={shortened(word, 40)} is not known; known: {', '.join(known)}")
         return word
 
     def page(self) -> int:
-        """Return the number of a list's page in the query. The first is 0."""
+        """Return the page number of a list from the query. The first page is 0."""
         return self.number("page") or 0
 
     def place(self, name: str) -> int:
-        """Return the number under this name in the path. Raises UsageError for any other text, and for too many
-        digits.
-        """
+        """Return the number under this name in the path. Raises UsageError unless it is 1 to MOST_DIGITS digits."""
         text = str(self.path[name])
         if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
             raise UsageError(f"{shortened(text, MOST_DIGITS)} is not the number of a row or picture")

@@ -1,4 +1,4 @@
-"""The pages *Jobs* and *Job* (rows by state, time line of shards, events, cost)."""
+"""The pages *Jobs* and *Job* (rows by state, timeline of shards, events, cost)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class JobPage:
 
 
 def job_list(reader: HomeReader, address: PageAddress) -> View:
-    """Show all jobs, newest first; or the jobs and documents with a text in their name or id."""
+    """Show all jobs, newest first, or the jobs and documents whose name or id contains a search text."""
     text, page, at = address.query.get("q", "").strip(), address.page(), now()
     found = reader.store.jobs.newest(PAGE + 1, skip=page * PAGE, text=text)
     require_page(page, found)
@@ -104,7 +104,7 @@ def _documents(reader: HomeReader, text: str) -> list[tuple[Job, FinishedRow]]:
 
 
 def found_job(reader: HomeReader, address: PageAddress) -> Job:
-    """Return the job that an address names. Raises UsageError."""
+    """Return the job that an address names. Raises UsageError if the job does not exist."""
     job_id = JobId(str(address.path["job"]))
     if (job := reader.store.jobs.find(job_id)) is None:
         raise UsageError(f"there is no job {job_id}", hint="it may have been removed by [retention]")

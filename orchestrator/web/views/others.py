@@ -33,16 +33,16 @@ from orchestrator.web.views import PageAddress, View, require_page
 
 WEEKS = 6
 NEWEST = 500
-"""Maximum jobs in the calendar: the newest."""
+"""Number of newest jobs that the calendar covers."""
 COMPARED = 60
-"""Maximum jobs to choose from for a comparison: the newest."""
+"""Maximum number of ended jobs offered for a comparison, newest first."""
 NIGHTS = 30
 DIFFERENT = 100
 SPANS = ("7d", "30d", "90d", "all")
 HELD = 100
 _LARGE = "The documents of so large a job are not compared here: `orch report night {}` does."
 MOST_ROWS = 100_000
-"""Maximum rows of a job whose documents a page compares with the run before, which takes two to five seconds."""
+"""Maximum rows of a job for which a page compares documents with the run before. This takes two to five seconds."""
 
 
 def _settings(reader: HomeReader) -> Config:
@@ -83,9 +83,9 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _last_two_runs(over: Sequence[Job]) -> list[tuple[str, JobId]]:
-    """Return the newest run that repeats a job, after the run before it, or else the two newest jobs, older first.
+    """Return a pair of jobs to compare: the newest two runs of a series, or else the two newest jobs.
 
-    Empty if there are fewer than two jobs.
+    The older job comes first, as `before`. The list is empty if there are fewer than two jobs.
     """
     for number, job in enumerate(over):
         earlier = next((one for one in over[number + 1 :] if one.series == job.series), None)
@@ -170,7 +170,7 @@ def night(reader: HomeReader, address: PageAddress) -> View:
 
 
 def diff(reader: HomeReader, address: PageAddress) -> View:
-    """Show the difference between two nights, by field."""
+    """Show the difference between two jobs, by field."""
     names = [address.query.get(name, "") for name in ("before", "after")]
     jobs = [reader.store.jobs.find(JobId(name)) for name in names]
     if jobs[0] is None or jobs[1] is None:
@@ -214,7 +214,7 @@ def money(reader: HomeReader, address: PageAddress) -> View:
 
 
 def cost_file(reader: HomeReader, address: PageAddress) -> str:
-    """Return the cost report of the Money page as a file to send."""
+    """Return the Money page's cost report as an HTML file for download."""
     by, span, since = _span(address)
     report = cost_of(reader.store, _settings(reader), by, since, None, reader.running_cost)
     return cost_page(report, now(), None if since is None else span)

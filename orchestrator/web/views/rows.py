@@ -43,35 +43,35 @@ HEADS = {
     "attempt": "attempt",
     "settled_at": "ended",
 }
-"""Titles of the columns that sort the list."""
+"""Titles of the columns by which the list can be sorted."""
 FIELD = "answer."
-"""Prefix of the name of an answer's field that sorts the list."""
+"""Prefix of `sort` in the query if the list is sorted by a field of the answers."""
 MOST_SORTED = 2_000
 """Maximum rows to sort by a field of their answers, because each answer must be read."""
 CHUNK = 500
-"""Rows of a download that are read at a time."""
+"""Number of filtered rows read at a time."""
 MOST_FIELDS = 6
-"""Maximum fields of an answer with a column on the page. The download has all fields."""
+"""Maximum answer fields with a column on the page. A download has all fields."""
 CELL = 200
 """Maximum characters of an answer in a cell."""
 PICTURES = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8", "image/gif": b"GIF8", "image/webp": b"RIFF"}
 PLACES = 20
 """Maximum places of a quote that get a link. All places are marked."""
 MOST_SHOWN = 200_000
-"""Maximum characters of a text on a page. The raw lines have the whole text."""
+"""Maximum characters of a text on a page. In the request's text, marks beyond this limit are shown too."""
 AROUND = 500
-"""Characters shown on both sides of each later mark."""
+"""Characters shown before and after each mark beyond MOST_SHOWN."""
 
 
 class RowQuery(Struct, frozen=True):
-    """Conditions of an address, in the form that the page shows and in the store's form."""
+    """Conditions from an address: `stated` as the page shows them, and `wanted` as the store's filter."""
 
     stated: dict[str, str]
     wanted: RowFilter
 
     @classmethod
     def of(cls, address: PageAddress) -> RowQuery:
-        """Read the conditions of an address. An unknown column is left out. Raises UsageError for an unknown
+        """Read the conditions of an address. Ignores an unknown sort column. Raises UsageError for an unknown
         state.
         """
         stated = {name: address.query.get(name, "").strip() for name in ("state", "code", "task", "q", "sort")}
@@ -88,17 +88,19 @@ class RowQuery(Struct, frozen=True):
         return cls(stated, wanted)
 
     def link(self, **changes: int | str) -> str:
-        """Return the query of an address with these conditions, some of them changed."""
+        """Return the query string for these conditions with some changes."""
         return urlencode({name: value for name, value in {**self.stated, **changes}.items() if value != ""})
 
     @property
     def field(self) -> str | None:
-        """The field of the answers that sorts the list, or None."""
+        """The answer field by which the list is sorted, or None."""
         name = self.stated["sort"].removeprefix("-")
         return name.removeprefix(FIELD) if name.startswith(FIELD) else None
 
     def heads(self, fields: Sequence[str], *, is_sorted: bool) -> dict[str, dict[str, Any]]:
-        """Return the columns that can sort the list, by name: their links, and the direction if it `is_sorted`."""
+        """Return the sortable columns by name, each with its link, and its direction if the list `is_sorted` by
+        it.
+        """
         found = {}
         for name, title in (*HEADS.items(), *((f"{FIELD}{field}", field) for field in fields)):
             is_it, is_down = self.stated["sort"].removeprefix("-") == name, self.stated["sort"].startswith("-")
@@ -109,7 +111,7 @@ class RowQuery(Struct, frozen=True):
 
 
 def rows(reader: HomeReader, address: PageAddress) -> View:
-    """Show a page of a job's rows with their answers, by filter."""
+    """Show a page of a job's filtered rows, with their answers."""
     job, query = found_job(reader, address), RowQuery.of(address)
     before, after = address.number("before"), address.number("after")
     tasks = reader.store.rows_by_document.tasks(job.id)
@@ -216,7 +218,7 @@ def _cell(value: Any) -> str:
 def download(reader: HomeReader, address: PageAddress) -> Iterator[bytes]:
     """Yield the filtered rows of a job in input order as JSONL or CSV, as `orch fetch --partial` writes them.
 
-    Raises UsageError for an unknown job or form. Raises StorageError, in the middle, if a result file is gone.
+    Raises UsageError for an unknown job or form. The iterator raises StorageError if a result file is gone.
     """
     job, query, form = found_job(reader, address), RowQuery.of(address), address.path["form"]
     if form not in ("csv", "jsonl"):

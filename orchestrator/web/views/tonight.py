@@ -1,4 +1,4 @@
-"""The page *Tonight*: problems that need attention, then the jobs that run or ran since noon."""
+"""The page *Tonight*: problems that need attention, then open jobs and jobs submitted since noon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.web.report_cache import Glances
 from orchestrator.web.views import PageAddress, View
 
 NEWEST = 200
-"""Number of newest jobs that are searched for tonight's jobs."""
+"""Number of newest jobs to search for tonight's jobs."""
 MOST_NEEDS = 50
 
 
@@ -75,7 +75,7 @@ class Tonight:
 
 
 def _jobs(reader: HomeReader, at: datetime) -> list[Job]:
-    """Return open jobs and tonight's jobs; without any, the jobs of the newest night."""
+    """Return open jobs and tonight's jobs. Without any of these jobs, return the jobs of the newest night."""
     newest = reader.store.jobs.newest(NEWEST)
     night = night_of(at)
     tonight = [
