@@ -294,7 +294,7 @@ house:
 	$(PYTHON) tools/house.py
 
 bench: install
-	$(BIN)/python -m benchmarks --table benchmarks/measured.md
+	$(BIN)/python -m benchmarks --table .bench/measured.md
 
 clean:
-	rm -rf $(VENV) $(ENGINE) $(RAY) $(LIBRARIES) $(RELEASE) $(SITE) $(INTEGRATIONS) $(DIST) .site site man $(STORAGES) $(PHOENIX) $(GATEWAYS) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE) $(RAY) $(LIBRARIES) $(RELEASE) $(SITE) $(INTEGRATIONS) $(DIST) .site site man $(STORAGES) $(PHOENIX) $(GATEWAYS) .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -60,6 +60,7 @@ def write_table(path: Path, measured: Sequence[Measured]) -> None:
         for said in [text for line in one.said for text in line.split("\n") if text.strip()] or ["nothing"]:
             lines.append(f"| {shown} | {minutes} | {' '.join(said.split()).replace('|', chr(92) + '|')} |")
             shown = minutes = ""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
