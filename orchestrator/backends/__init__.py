@@ -185,7 +185,7 @@ class Backend(Protocol):
         """Return the batch's current state; None if the backend answers that it does not know the id."""
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """List the batches created since `since`, once, and return those that carry a shard's id.
+        """Return the batches created since `since` that carry a shard's id. Lists the batches without a retry.
 
         Returns None if batches at this backend carry no id.
         """

@@ -54,7 +54,7 @@ def of_picture(data: bytes) -> int:
 
 
 def _dimensions(data: bytes) -> tuple[int, int]:
-    """Return width and height in pixels. An unreadable picture counts as a page in good resolution."""
+    """Return width and height in pixels. An unreadable picture counts as a page at a good resolution."""
     if data.startswith(b"\x89PNG") and len(data) >= 24:
         return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
     at = 2

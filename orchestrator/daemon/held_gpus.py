@@ -26,7 +26,7 @@ class HeldGpus:
         self._lock = threading.Lock()
 
     def look(self, reports: Sequence[EngineReport], settings: FleetBackend) -> None:
-        """Update the holds. An engine that sleeps, was given up, or has no GPUs yet holds nothing."""
+        """Update the holds. An engine holds no GPUs before it starts, while it sleeps, or after it was given up."""
         now, holding = self._now(), (EngineState.STARTING, EngineState.WARM)
         with self._lock:
             there = {

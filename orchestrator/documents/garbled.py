@@ -33,7 +33,9 @@ characters, so spaces are lost.
 """
 _A_FEW_BROKEN, _SOME_BROKEN = 0.005, 0.02
 _LONG, _ONLY_WESTERN = 200, 0.95
-"""Minimum number of characters in a text that should contain words, and minimum share of Western letters."""
+"""Length in characters from which a text is expected to contain words, and the share of its letters that count as
+only Western.
+"""
 _SCRIPTS, _MIXED = 3, 0.1
 """Number of scripts that no language mixes in one word, and minimum share of such words in a garbled text.
 

@@ -29,7 +29,7 @@ _MOST = 50
 _SMALLEST, _SMALL = 0.45, 0.85
 """Minimum and maximum size of a superscript or subscript, as shares of the neighbouring character's size.
 
-Initials are more than twice as large as their text.
+Smaller text beside a character is no superscript: the character is an initial of a paragraph.
 """
 _UP, _DOWN, _FAR = 0.15, 0.06, 0.8
 """Minimum shift up, minimum shift down and maximum shift from the baseline, as shares of the neighbouring size.

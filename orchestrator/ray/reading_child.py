@@ -4,7 +4,7 @@ Started by its path with the cluster's own Python; uses only the standard librar
 
 python reading_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
 
-The numbers are the limits of `process.WorkerLimits`.
+MEMORY, SECONDS, PATIENCE, VALUE and MORE_MEMORY are the limits of `process.WorkerLimits`.
 
 Both directions carry lines of JSON, each followed by the number of raw bytes that the line states.
 

@@ -31,6 +31,12 @@ def still(option: SynchronousOption) -> SynchronousOption:
     return replace(option, pace=option.pace.now(0.0, 60))
 
 
+def dead(option: SynchronousOption) -> SynchronousOption:
+    """It stands still, and such standstills usually last for days."""
+    stopped = still(option)
+    return replace(stopped, pace=replace(stopped.pace, outage=48 * HOUR))
+
+
 def test_a_batch_that_runs_is_left_alone_while_there_is_time() -> None:
     decision = replan(Open(running=running(4000, 4000)), OPTIONS, TERMS, at(0.5))
     assert (decision.cancel, decision.sends) == ((), ())
@@ -156,9 +162,9 @@ def test_a_option_that_does_not_keep_up_keeps_what_it_surely_does() -> None:
 
 def test_what_a_dead_option_holds_goes_to_a_batch_while_there_is_time() -> None:
     held = Open(synchronous=(("gpu", 5000),))
-    early = replan(held, [BATCH, still(IDLE), REALTIME], TERMS, at(0.5))
+    early = replan(held, [BATCH, dead(IDLE), REALTIME], TERMS, at(0.5))
     assert early.sends == (Send(4980, "openai", "gpu"),), "a few stay, to see when it is back"
-    late = replan(held, [BATCH, still(IDLE), REALTIME], TERMS, at(3.8))
+    late = replan(held, [BATCH, dead(IDLE), REALTIME], TERMS, at(3.8))
     assert late.sends == (Send(5000, "realtime", "gpu"),)
 
 
@@ -324,7 +330,7 @@ def test_when_it_is_late_a_small_gain_moves_nothing() -> None:
 def test_rows_leave_a_option_only_for_a_batch_that_is_likely_to_be_done() -> None:
     sent = 0
     for minutes in range(60, 240):
-        decision = replan(Open(synchronous=(("gpu", 5000),)), [BATCH, still(IDLE), REALTIME], TERMS, at(minutes / 60))
+        decision = replan(Open(synchronous=(("gpu", 5000),)), [BATCH, dead(IDLE), REALTIME], TERMS, at(minutes / 60))
         if any(send.backend == "openai" for send in decision.sends):
             sent += 1
             assert decision.reroute is not None
