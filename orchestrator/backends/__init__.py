@@ -185,7 +185,7 @@ class Backend(Protocol):
         """Return the batch's current state; None if the backend answers that it does not know the id."""
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return the batches created since `since` that carry a shard's id. Lists the batches without a retry.
+        """Return the batches created since `since` that carry a shard's id. Reads the backend's list once.
 
         Returns None if batches at this backend carry no id.
         """
