@@ -53,7 +53,7 @@ from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.policy.alerts import AlertKind, Notice
-from orchestrator.policy.job_faults import TRIES, Faults
+from orchestrator.policy.internal_errors import TRIES, Faults
 from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBackend, OwnBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home

@@ -36,7 +36,7 @@ from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.build_orders import BuildDied, Builds, BuildSite, TakeIn, carried_out
 from orchestrator.pipeline.build.submission import How, Options, kind_of
 from orchestrator.policy import schedule_times
-from orchestrator.policy.job_faults import TRIES, Faults
+from orchestrator.policy.internal_errors import TRIES, Faults
 from orchestrator.settings import job_file
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file

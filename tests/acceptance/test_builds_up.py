@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.policy.job_faults import TRIES
+from orchestrator.policy.internal_errors import TRIES
 from tests.conftest import MakeUpstream
 from tests.emulator.clock import ClockFile
 from tests.support.cli import Orch, Process, kill_group, write_config

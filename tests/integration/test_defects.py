@@ -13,7 +13,7 @@ from orchestrator.core.model import Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import NightState
 from orchestrator.daemon.channels import Message
 from orchestrator.daemon.monitor import Monitor, Standstill
-from orchestrator.policy.job_faults import TRIES
+from orchestrator.policy.internal_errors import TRIES
 from tests.support.hostedjob import HOUR, MINUTE, Desk, plain
 from tests.support.stored import NOW, job, later
 from tests.support.ticking import Nights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from orchestrator.core.model import JobFault
-from orchestrator.policy.job_faults import LONGEST_PAUSE, Faults
+from orchestrator.policy.internal_errors import LONGEST_PAUSE, Faults
 from tests.support.stored import NOW
 
 
