@@ -25,7 +25,7 @@ from tests.emulator.client import Emulator
 
 MODEL = "gpt-5.4-mini"
 ROWS_A_BATCH = 50_000
-SPEED = 10.0
+SPEED = 60.0
 """Seconds of the emulated clock, which orch shares, in a second. While an ended batch is settled nobody polls: if the
 batches that wait for it took more than SILENT_AFTER of that clock, the provider would count as silent, and all open
 rows would be planned again.

@@ -24,8 +24,8 @@ class ClientTimeouts(Struct, frozen=True):
     """Times that a client may keep the server waiting, in seconds.
 
     `head` limits the wait for a whole request head, from the connection or the head's first byte on. A client that
-    sends a body must average `least_rate` bytes a second over every `body` seconds, and a client that reads an answer
-    over every `answer` seconds. A slow but steady client may take as long as it needs.
+    sends a body must average `least_rate` bytes a second over every `body` seconds. While a client reads an answer,
+    the average counts over every `answer` seconds. A slow but steady client may take as long as it needs.
     """
 
     head: float = 20.0

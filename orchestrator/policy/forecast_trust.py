@@ -1,7 +1,7 @@
 """Comparison of forecasts with actual values, to show whether forecasts can be trusted. Pure.
 
 Half of the actual values should be below their p50, and 95 % below their p95. Chance causes deviations, by the
-binomial distribution. A result counts as wrong if its probability is below one in twenty.
+binomial distribution. Forecasts count as wrong if a deviation this large has a probability below one in twenty.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ CHANCE = 0.05
 
 
 class Calibration(Struct, frozen=True):
-    """The forecasts of one kind, backend, model and task.
+    """The forecasts of one kind, backend, model and task, compared with the actual values.
 
-    `known` counts forecasts with a known actual value, `open` the forecasts without one. `below_p50` and `below_p95`
-    are shares of the known forecasts. An exact hit counts half at the p50, and whole at the p95. `ratio` is the
-    median of actual value / p50, or None if nothing is known. A censored value counts only if it is known to be
-    above.
+    `known` counts forecasts whose actual value is known to be above or below the p50. `open` counts forecasts without
+    an actual value. `below_p50` and `below_p95` are shares of the forecasts for which the comparison is known. A
+    censored value is a lower bound. So its comparison is known only if the value exceeds the p50 or p95. An actual
+    value equal to the p50 counts half as below, and a value equal to the p95 counts fully.
 
-    Chances (`in_time`) have no shares. Their ratio is the number of jobs in time divided by the expected number.
-    `trusted` is None while it is too early to tell. The forecasts were made from `first_at` to `last_at`.
+    `ratio` is the median of actual value / p50, or None if it is unknown. Forecasts of a chance (`in_time`) have no
+    shares. Their ratio is the number of jobs in time divided by the expected number. `trusted` is None while it is
+    too early to tell. `verdict` is the reason in words. The forecasts were made from `first_at` to `last_at`.
     """
 
     kind: str
@@ -96,8 +97,9 @@ def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Ca
 
 
 def _is_known(one: Forecast, mark: float) -> bool:
-    """True if it is known whether the actual value exceeds a mark. For a censored value, it is known only if it
-    does.
+    """True if it is known whether the actual value exceeds `mark`.
+
+    A censored value is a lower bound. So it is known only if the value exceeds `mark`.
     """
     return not one.censored or (one.actual or 0.0) > mark
 
@@ -117,10 +119,11 @@ def _of_chances(known: Sequence[tuple[float, float, float]]) -> tuple[float | No
 def _verdict(
     number: int, below: int, unlike: int, kept: tuple[int, int], ratio: float | None
 ) -> tuple[bool | None, str]:
-    """Return trust and verdict.
+    """Return trust and verdict of the forecasts of one kind.
 
-    `unlike` counts values that differ from their p50: only they show whether the p50 is too high or too low. `kept`
-    has the number of values within the p95, and the number for which that is known.
+    `number` counts known values, and `below` counts values below their p50. `unlike` counts values that differ from
+    their p50: only these values show whether the p50 is too high or too low. `kept` has two counts: the values within
+    the p95, and the values for which that is known.
     """
     if number < ENOUGH:
         return None, _too_few(number)

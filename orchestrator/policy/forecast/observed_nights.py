@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from orchestrator.core.durations import HOUR, MINUTE
 
 LEVEL_QUANTILE = 0.7
-"""A night's level is this quantile of its rates, weighted by time. The engine may have been down for half of the
-night.
+"""A night's level is this quantile of its rates, weighted by time.
+
+The level is thus a normal rate even if the engine was down for half of the night.
 """
 OUTAGE_LEVEL = 0.5
 """An engine whose rate is below this share of the night's level has an outage."""
@@ -28,7 +29,7 @@ class Stint(Struct, frozen=True):
     """A stretch of time in which an engine had our rows, and the work that it did.
 
     `tokens` is the weighted work of these rows in prompt tokens; 0 if unknown. `alike` is the share of the work that
-    came from the forecast's own job series.
+    came from the forecast's own job series, the jobs of one file.
     """
 
     begin: datetime
@@ -55,8 +56,9 @@ class Stint(Struct, frozen=True):
 class NightSeen(Struct, frozen=True):
     """A night's mean rate and hours of normal work, its outages, and the spread of its rates.
 
-    `alike` is the share of the work that came from the forecast's own job series. Each of the `outages` has its
-    seconds, and True if it ended. `deviations` are log ratios of each window's rate to the night's rate.
+    `rate` is the mean over normal windows, in work per second. `alike` is the share of the work that came from the
+    forecast's own job series. `outages` has the seconds of each outage, and False if it still lasted at the end of
+    the night. `deviations` has the log ratio of each normal window's rate to `rate`.
     """
 
     rate: float
@@ -84,7 +86,10 @@ class NightSeen(Struct, frozen=True):
 
 
 def _normal_windows(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
-    """Return the windows of normal work. Neighbours of a standstill are left out: they may contain a part of it."""
+    """Return the windows whose rate is at least `bound`.
+
+    A window next to a window with rate 0 is left out: it may contain a part of the standstill.
+    """
     windows = []
     for place, (rate, one) in enumerate(rates):
         beside = (*rates[max(0, place - 1) : place], *rates[place + 1 : place + 2])

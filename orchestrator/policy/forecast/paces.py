@@ -25,8 +25,9 @@ _KERNEL_STEPS = tuple(NORMAL.inv_cdf((part + 0.5) / 9) for part in range(9))
 _SPREAD_PRIOR_WEIGHT = 2.0
 """Weight of the prior variance, as a number of observations."""
 _OUTLIER_FACTOR = 3.0
-"""If the longest wait is an outlier, it is capped at this multiple of the second longest until another wait confirms
-it.
+"""Factor that caps the longest wait, which may be an outlier.
+
+The cap is this multiple of the second longest wait, but at least the assumed wait.
 """
 
 
@@ -42,9 +43,10 @@ def wait_quantile(
 ) -> float:
     """Return the quantile at `chance` of a wait, in seconds, based on the waits in `seen`.
 
-    The distribution mixes decay-weighted observations with a log-normal prior, whose 99 % quantile is `assumed`. A
-    single outlier is capped until a second one confirms it. The weight of all observations decays. `smoothed` applies
-    a log-normal kernel, so the tail may exceed the longest observation. Use `smoothed` for few, widely spread waits.
+    The distribution mixes weighted observations with a log-normal prior, whose 99 % quantile is `assumed`. An
+    observation loses weight with age and with each newer observation. The longest wait is capped, because it may be
+    an outlier. `smoothed` applies a log-normal kernel, so the tail may exceed the longest observation. Use `smoothed`
+    for few, widely spread waits.
     """
     observed = _weighted_waits(seen, assumed, at)
     marks = _distribution(_smooth(observed) if smoothed else observed, assumed, len(observed))
@@ -124,10 +126,11 @@ _CHANGED_SPREAD = 0.3
 class Pace(Struct, frozen=True):
     """Log-normal rate of an upstream: median `rate` in rows a second, `spread` of its logarithm.
 
-    `ahead` rows of other jobs are done first. A stopped engine needs `start` seconds to start. `hazard` is the
-    expected number of outages an hour, `observed_hazard` the observed number. An outage lasts `outage` seconds on
-    average. `steps` is the hourly profile: (seconds from now, factor on `rate`). `is_known` is True if enough nights
-    were observed. With probability `stands`, a standstill seen tonight continues, and the rate is 0.
+    `source` describes the data behind the forecast. `ahead` rows of other jobs are done first. A stopped engine needs
+    `start` seconds to start. `hazard` is the expected number of outages an hour, `observed_hazard` the observed
+    number. An outage lasts `outage` seconds on average. `steps` is the hourly profile: (seconds from now, factor on
+    `rate`). `is_known` is True if at least `ENOUGH_NIGHTS` nights were observed. `stands` is P(a standstill seen
+    tonight still lasts), or 0 if no standstill was seen. In a standstill, an engine finishes no row.
     """
 
     rate: float
@@ -154,7 +157,10 @@ class Pace(Struct, frozen=True):
         return total + factor * (seconds - at)
 
     def _time_of(self, full: float) -> float:
-        """Return the inverse of `equivalent_seconds`: the seconds from now until that much work is done."""
+        """Return the seconds from now that do as much work as `full` seconds at the present rate.
+
+        This is the inverse of `equivalent_seconds`.
+        """
         at, factor = 0.0, 1.0
         for begin, each in self.steps:
             part = factor * (begin - at)
@@ -193,8 +199,8 @@ class Pace(Struct, frozen=True):
         """Return the forecast updated with tonight's `rate`, measured over the last `seconds`.
 
         The result is the normal posterior of the logarithm, with the forecast as its prior. `noise` is half the
-        spread of a rate measured over ten minutes. `drift` is the spread of the change within a night. A rate far
-        from the forecast replaces it.
+        spread of a rate measured over ten minutes. `drift` is the standard deviation of the rate's logarithm within a
+        night. If `rate` is 0 or far from the forecast, it replaces the forecast.
         """
         if rate <= 0 or self.rate <= 0:
             return replace(self, rate=max(0.0, rate), source="measured as zero" if rate <= 0 else "measured")

@@ -34,9 +34,9 @@ from orchestrator.policy.forecast.words import source
 ENOUGH_NIGHTS = 10
 """From this number of nights on, the forecast's source text no longer mentions the prior."""
 ASSUMED_DRIFT = 0.15
-"""Prior spread of a rate within a night."""
+"""Prior spread of a rate within a night: the standard deviation of its logarithm."""
 _NIGHTS_SPREAD = 0.25
-"""Prior spread between nights."""
+"""Prior spread of a rate between nights: the standard deviation of its logarithm."""
 _PRIOR_NIGHTS = 2.0
 """Weight of `_NIGHTS_SPREAD`, in nights."""
 _DECAY = 0.88
@@ -44,12 +44,13 @@ _DECAY = 0.88
 _SLOW_DECAY = 0.97
 """Exponential decay weight of outages, drift and the spread between nights, which change more slowly than rates."""
 _IDLE_HALF_LIFE = 14.0
-"""Number of idle nights that halves the weight of all earlier nights: an unused engine may have changed."""
+"""Number of nights without rows that halves the weight of all earlier nights: an unused engine may have changed."""
 _IDLE_VARIANCE, _IDLE_PRIOR_NIGHTS = 0.02, 14.0
-"""Prior variance of a log rate's change in an idle night, and the weight of the prior, in idle nights."""
+"""Prior variance that a night without rows adds to a rate's logarithm, and this prior's weight, in such nights."""
 _ASSUMED_WEIGHT = 0.01
-"""Weight of the assumed rate, in nights, once idle time has removed all evidence. Without idle time, the weight is
-0.
+"""Largest weight of the assumed rate, in nights.
+
+The weight grows with the number of nights without rows since the observations. It is 0 if there were no such nights.
 """
 _MIN_WEIGHT = 1e-9
 _OTHER_SERIES = 0.3
@@ -66,20 +67,21 @@ _HAZARDS = tuple(2e-5 * 2.0**step for step in range(18))
 _HAZARD_PRIOR_POWER = 0.9
 """Exponent p of the hazard's prior: the weight of a hazard h is h ** -p, because frequent failures are rare."""
 _MIN_EFFECT = 0.15
-"""Effects of an hour of day below this are ignored, as the logarithm of a factor."""
+"""Smallest effect of an hour of day, as the logarithm of its factor. A smaller effect is ignored."""
 _CHANGE_NIGHTS = 2
-"""An hour of day has changed if this many of the newest nights agree with each other but not with earlier nights."""
+"""Number of newest nights that define an hour's present effect. An older night that differs is before a change."""
 _RECENT_HALF_LIFE = 4.0 * MINUTE
 """Half-life, in seconds, of the weights in tonight's rate."""
 _MIN_RECENT_WEIGHT = 0.001
 _BURST_SIZE = 4.0
 """Rows finish in bursts of this size. So the variance of their count is this many times the Poisson variance."""
 _STANDSTILL_ROWS, _STANDSTILL_SECONDS = 20.0, 2 * MINUTE
-"""An engine stands still if it finishes no row for `_STANDSTILL_SECONDS`, and for the usual time of
-`_STANDSTILL_ROWS` rows.
+"""An engine stands still if it finishes no row for the longer of two times.
+
+The times are `_STANDSTILL_SECONDS`, and the usual time of `_STANDSTILL_ROWS` rows.
 """
 _MAX_GAP = timedelta(minutes=1)
-"""Stints further apart than this are separate observations."""
+"""Longest gap between two stints of one standstill. Stints with a longer gap are separate observations."""
 _LIKELY = 0.5
 """If a standstill is more likely than this, the median rate is 0."""
 
@@ -87,14 +89,16 @@ _LIKELY = 0.5
 class Speeds(Struct, frozen=True):
     """Statistics of the earlier nights of an engine.
 
-    `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `idle` has, for
-    each night, the number of nights without rows since then. `by_date` has the mean rate of every night, outages
-    included. `unfaded` is the total weight of `nights`, not reduced for idle time. `hours` is the hourly profile: 24
-    factors (UTC). `drift` is the spread within a night.
+    `nights` are (rate, weight) of nights with normal work, newest first. Rates are in work per second, with the
+    hourly profile removed. `idle` has, for each of these nights, the number of nights without rows since then.
+    `by_date` has the mean rate of every night, outages included. `unfaded` is the total weight of `nights`, not
+    reduced for idle time. `hours` is the hourly profile: 24 factors (UTC). `drift` is the spread within a night.
+    `warm_up` is the slower rate after a start.
 
-    `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and `ended_outages` of them
-    ended. Both figures include one assumed outage. `alike` is the share of the work from the forecast's own job
-    series. Work is in tokens if `counted`, otherwise in rows.
+    `outages` is the number of outages in `watched` hours, and older nights weigh less. `outage_seconds` is their
+    total length, and `ended_outages` the number of outages that ended. `outage_seconds` and `ended_outages` include
+    one assumed outage. `alike` is the share of the work from the forecast's own job series. Work is in tokens if
+    `counted`, otherwise in rows.
     """
 
     nights: tuple[tuple[float, float], ...] = ()
@@ -135,7 +139,7 @@ class Speeds(Struct, frozen=True):
 
 
 GUESS, STATED, BENCH = "assumed", "stated", "from a bench"
-"""Sources of an engine's rate before its first observed night."""
+"""Sources of an engine's rate before its first night: a guess, the configuration, or a bench measurement."""
 
 
 class Assumed(Struct, frozen=True):
@@ -233,11 +237,10 @@ def pace(
 def _split_standstill(
     tonight: Sequence[Stint], least: float, answered: datetime | None
 ) -> tuple[list[Stint], datetime | None]:
-    """Return tonight's stints without standstills of `least` seconds or more, and the last time of a current
-    standstill.
+    """Return tonight's stints without standstills, and the last time at which a present standstill was observed.
 
-    The time is None if the engine does not stand still. The stint in which an engine came back belongs to the
-    standstill.
+    A standstill lasts `least` seconds or more. The time is None if the engine does not stand still now. The stint in
+    which an engine finishes rows again belongs to the standstill.
     """
     working: list[Stint] = []
     idle: list[Stint] = []
@@ -307,7 +310,8 @@ def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, a
 def _assumed_weight(assumed: Assumed, count: int) -> float:
     """Return the weight of a stated or measured rate, in nights.
 
-    The rate weighs as much as the oldest night, and less if its spread is wide. A guess weighs 0.
+    The rate weighs as much as one more night, older than all observed nights. It weighs less if its spread is wide. A
+    guess weighs 0.
     """
     if assumed.rate <= 0 or assumed.source == GUESS:
         return 0.0
@@ -325,7 +329,11 @@ def _variance(squares: float, nights: float, total: float) -> float:
 
 
 def _squared_deviations(nights: Sequence[tuple[float, float]], idle: Sequence[int]) -> tuple[float, float, float]:
-    """Return the weighted sum of squared one-step errors, its number of nights, and the variance of an idle night.
+    """Return three figures of the spread between nights.
+
+    - the weighted sum of squared errors, if each night is forecast from earlier nights
+    - the weighted number of nights
+    - the variance that a night without rows adds
 
     The spread between nights changes more slowly than the level. So the weight of old nights decays more slowly here.
     """
@@ -362,9 +370,10 @@ def _hourly_steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, f
 
 
 def _recent_work(today: Sequence[Stint]) -> tuple[float, float, float]:
-    """Return recent work, rows and seconds, with weights that decay backwards from the newest stint.
+    """Return the work, rows and seconds of tonight's stints, where older stints weigh less.
 
-    Time since the newest stint does not count: the evening's rate is still the best evidence later that night.
+    A weight depends on the time between a stint and the newest stint, not on the time since then. The evening's rate
+    is still the best evidence later that night.
     """
     work = rows = seconds = 0.0
     for one in reversed(today):
@@ -448,9 +457,10 @@ def _hourly_profile(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
 
 
 def _since_change(seen: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Return the effects of an hour of day after its last change point.
+    """Return the effects of an hour of day since its last change, newest first.
 
-    At a change point, the newest nights agree with each other but not with an older night.
+    The newest `_CHANGE_NIGHTS` effects define the present effect. The first older effect that differs clearly from it
+    is before the change.
     """
     if len(seen) < _CHANGE_NIGHTS + 1:
         return seen

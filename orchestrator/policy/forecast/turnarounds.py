@@ -34,7 +34,7 @@ PRIOR_NIGHTS = 6.0
 TONIGHT_WEIGHT = 4.0
 """Weight of the current night, as a multiple of all other nights and the prior together."""
 _PRIOR_SQUARES = 2.0
-"""Weight of the prior that nights are independent, as a sum of squared deviations of the logarithm."""
+"""Weight of the prior that nights are independent, as a sum of squared deviations of the run time's logarithm."""
 ENOUGH_NIGHTS = 30
 """From this number of nights on, the forecast's source text no longer mentions the prior."""
 
@@ -130,9 +130,11 @@ def turnaround(seen: Sequence[SeenBatch], *, rows: int, at: datetime) -> Turnaro
     """Return the survival function of a batch of `rows` rows sent `at`, from batches of the same backend and model.
 
     The estimate is Kaplan-Meier, with `PRIOR_NIGHTS` prior nights mixed in. Running batches are censored
-    observations. Recent batches and batches of similar size and hour weigh more. Batches of one night are correlated.
-    So the slowest of each hour stands for that hour, and a night weighs at most 1. The night of `at` weighs more than
-    all others together.
+    observations. Recent batches and batches of similar size and hour weigh more.
+
+    Batches of one night are correlated. So only the slowest batch of each hour counts, and a night weighs at most 1.
+    Two nights may weigh more. The newest earlier night gains weight if slow nights come in a row. The night of `at`
+    weighs more than all other nights together.
     """
     ends, risks = [0.0] * len(_GRID), [0.0] * len(_GRID)
     for weight, one in _weighted_batches(seen, rows, at):
@@ -156,7 +158,11 @@ _HALF_LIFE = 30.0 * DAY
 
 
 def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> list[tuple[float, SeenBatch]]:
-    """Return the slowest batch of each hour with its weight. The hours of a night weigh at most 1 together."""
+    """Return the slowest batch of each hour with its weight.
+
+    The hours of a night weigh at most 1 together. Afterwards, the newest earlier night and the night of `at` gain
+    weight.
+    """
     nights: dict[date, dict[datetime, list[SeenBatch]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
         nights[night_of(one.at)][one.at.replace(minute=0, second=0, microsecond=0)].append(one)
@@ -181,9 +187,10 @@ def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> lis
 
 
 def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch]]], at: datetime) -> float:
-    """Return the weight of the last night, as a multiple of all others. It is large if slow nights come in a row.
+    """Return the weight to add to the newest earlier night, as a multiple of all earlier nights and the prior.
 
-    The weight is r / (1 - r), and r is the autocorrelation of run times from night to night. r falls with idle days.
+    The result is large if slow nights come in a row. It is r / (1 - r), and r is the autocorrelation of run times
+    from night to night. r falls with the number of days since the newest earlier night.
     """
     earlier = sorted(night for night in nights if night < night_of(at))
     if len(earlier) < 2:

@@ -18,11 +18,11 @@ _STEP = 10 * MINUTE
 _STEPS = 6
 """Maximum number of steps of the profile."""
 _MIN_EFFECT = 0.3
-"""The warm-up ends at the first step whose rate is less than this below the usual rate, as a logarithm."""
+"""Smallest effect of a warm-up step: log(usual rate / rate). The first smaller effect ends the warm-up."""
 _PRIOR_NIGHTS = 0.5
 """Weight, in nights, of the prior that an engine has no warm-up."""
 _SLOWEST = 0.1
-"""Quantile of all starts that stands for the slowest starts."""
+"""Quantile of a step's observed rates that counts as the rate of the slowest starts."""
 _COOLS = timedelta(minutes=10)
 """An engine without rows for this long may have to warm up again."""
 _DECAY = 0.88
@@ -30,25 +30,28 @@ _DECAY = 0.88
 
 
 class WarmUp(Struct, frozen=True):
-    """An engine's rate in each step after its start, as a share of its usual rate. After the last step the share is
-    1.
+    """An engine's rate in each step after its start, as a share of its usual rate.
 
-    `slowest` has the same shares for the slowest starts.
+    A step has `_STEP` seconds. `shares` has the usual share of each step, `slowest` the share of the slowest starts.
+    After the last step, the share is 1.
     """
 
     shares: tuple[float, ...] = ()
     slowest: tuple[float, ...] = ()
 
     def lost_seconds(self, age: float) -> float:
-        """Return the seconds of work at the usual rate that the rest of the warm-up costs."""
+        """Return the time that the rest of the warm-up loses, in seconds of work at the usual rate.
+
+        `age` is the number of seconds since the engine began to work.
+        """
         spans = ((max(age, step * _STEP), (step + 1) * _STEP, share) for step, share in enumerate(self.shares))
         return sum((end - begin) * (1.0 - share) for begin, end, share in spans if end > begin)
 
     def at_usual_rate(self, stints: Sequence[Stint], usual: float) -> list[Stint]:
         """Return the stints with the work that the engine would have done without its warm-up.
 
-        A rate below `usual` counts as `usual` if the slowest starts were as slow. So a slow start does not make a
-        night slow.
+        A rate below `usual` is raised to `usual`, but at most by the factor that the slowest starts need. So a slow
+        start does not make a night slow.
         """
         if not self.slowest:
             return list(stints)
@@ -79,10 +82,11 @@ def warm_up(nights: Sequence[Sequence[Stint]]) -> WarmUp:
 
 
 def _effects(stints: Sequence[Stint]) -> Iterator[tuple[float, bool]]:
-    """Yield the logarithm of each step's rate relative to later steps of the night, and True if the step was
-    observed.
+    """Yield each step's effect, and True if the night has a window in the step.
 
-    Standstills and the windows next to them do not count. A step without other windows repeats the previous step.
+    The effect is the logarithm of the step's rate relative to the rate in later steps of the night. A step without a
+    window repeats the effect of the previous step. Windows in a standstill or next to it do not count. Ends if too
+    little later work remains.
     """
     rates = [one.rate for one in stints]
     works = [min(rates[max(0, place - 1) : place + 2]) > 0 for place in range(len(rates))]

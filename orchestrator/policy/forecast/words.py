@@ -4,8 +4,10 @@ from __future__ import annotations
 
 
 def source(count: int, what: str, enough: int) -> str:
-    """Return `assumed` without observations, `from 312 rows` if `count` is at least `enough`, otherwise both
-    texts.
+    """Return the source of a forecast with `count` observations: `assumed` if there are no observations.
+
+    Otherwise, the text is like `from 312 rows`. If `count` is below `enough`, it is like `from 12 rows, else
+    assumed`. `what` is the plural noun.
     """
     if not count:
         return "assumed"

@@ -3,6 +3,8 @@
 - `plan(rows, options, terms, now) -> Plan` at submission
 - `choose_probe(open, options, terms, now, …) -> (Probe | None, Decision) | None` afterwards, to measure a route
 - `replan(open, options, terms, now) -> Decision` while rows are open
+
+An option is a backend with its price and speed. A probe is a few rows that measure the speed of a route.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from msgspec import Struct
 from orchestrator.policy.planner.types import BatchOption
 
 RARE = 0.05
-"""Largest share of nights that an "at most" ignores: costs that arise on fewer nights are left out."""
+"""An "at most" leaves out costs that arise on this share of nights or on fewer nights."""
 _MAX_WAVES = 24
-"""Maximum number of times that one job may fill a batch quota."""
+"""Maximum number of times that one job may fill a batch quota. A plan gives no option more rows than this allows."""
 
 
 class BatchShare(Struct, frozen=True):
@@ -65,8 +65,8 @@ class BatchShare(Struct, frozen=True):
     def by(self, seconds: float) -> float:
         """Return P(all rows are done and their results known within `seconds` from now).
 
-        Batches of one night are fully correlated, so all are done when one is. Rows beyond the quota go in
-        consecutive waves, each as slow as the first.
+        Batches of one night are fully correlated, so P(all are done) equals P(one batch is done). Rows beyond the
+        quota go in consecutive waves, each as slow as the first.
         """
         return self._wave_by(self.waves, seconds)
 
@@ -82,8 +82,9 @@ class BatchShare(Struct, frozen=True):
     def runs_on(self, seconds: float, horizon: float) -> float:
         """Return P(no reroute is needed `seconds` from now).
 
-        No reroute is needed if all rows are done. Nor is it needed if the first row is done and the rest will be by
-        the horizon: these rows may stay in their batches longer.
+        No reroute is needed if all rows are done by then. Nor is a reroute needed if two conditions hold: the first
+        row is done by then, and all rows will be done by the horizon. The horizon is the number of seconds until the
+        rows must be answered.
         """
         option = self.option
         done = self.by(seconds)

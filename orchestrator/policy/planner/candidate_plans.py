@@ -1,8 +1,9 @@
 """Candidate plans: which rows go to batches and to synchronous options, and when unfinished rows are rerouted.
 
-`judge` prices a candidate plan and decides whether it holds. A cancelled batch costs only its finished rows, so a
-batch is a bet that risks only time. The search decides how long to wait: until the last moment at which the fallback
-can surely finish the remaining rows. It waits less if waiting longer costs more.
+The fallback of a plan is the synchronous options that may take rerouted rows. `judge` prices a candidate plan and
+decides whether it holds: whether it meets the deadline at the target chance. A cancelled batch costs only its
+finished rows, so a batch is a bet that risks only time. The search decides how long to wait: until the last moment at
+which the fallback can surely finish the remaining rows. It waits less if waiting longer costs more.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class CandidatePlan(Struct, frozen=True):
     options, which then hold `held` rows. `coming` rows from cancelled batches are free within `free_in` seconds (95
     %) and within `usually_free_in` seconds (median). With probability `slips`, a cancel takes far longer.
 
-    Batches are rerouted `reroute_after` seconds from now (None: never). Rerouted rows go to the first `fallback`
-    options, or to a `second` batch at one of `others` if that is cheaper. `cancel` names batches to reroute at once.
-    `sources` counts rows that leave an option. `sunk` is the cost of abandoned batches.
+    Batches are rerouted `reroute_after` seconds from now (None: never). Rerouted rows go to the `fallback` cheapest
+    synchronous options. They go to a batch at the backend `second`, one of `others`, if that is cheaper ("": no
+    second batch). `cancel` names batches to reroute at once. `sources` counts rows that leave an option. `sunk` is
+    the cost of abandoned batches.
     """
 
     batch_shares: tuple[BatchShare, ...]
@@ -309,7 +311,10 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
         return 0.0
 
     def chance_after(burden: float, latest: float, usual: float, sure: float, cause: frozenset[str]) -> float:
-        """Return P(all rows are done) if `burden` rows arrive by `latest`. Half of all cancels end by `usual`."""
+        """Return P(all rows are done) if `burden` rows arrive by `latest` with probability `sure`.
+
+        The rows arrive by `usual` with probability `HALF_OF_CANCELS`.
+        """
         chance = sure * capacity.chance(burden, candidate.held, latest, candidate.fallback, cause=cause)
         if chance >= HALF_OF_CANCELS or usual >= latest:
             return chance

@@ -36,7 +36,7 @@ _EXPECTED_OUTAGES = -math.log(0.95)
 HOPEFUL_SIGMAS = 1.28
 """Standard deviations from the median to the 90 % quantile of a rate.
 
-A cheap option may get rows for this rate if a batch can do the unfinished rows later.
+A cheap option may get as many rows as it does at this quantile, if a batch can do the unfinished rows later.
 """
 _SQRT_HALF = math.sqrt(0.5)
 _FLOAT_EPSILON = 1e-17
@@ -135,9 +135,9 @@ class Capacity(Struct, frozen=True):
         """Return True if all rows are surely done by the deadline.
 
         The rows are the `held` rows of each option and `burden` rows that arrive at `at`. Only the first `fallback`
-        options take arriving or unfinished rows. `tail` is the P(failure) of earlier steps. Claims with the same
-        `cause` count as certain. The `burden` rows arrive with probability `likely`: a rarer arrival may fail more
-        often.
+        options take arriving or unfinished rows. `tail` is the P(failure) of earlier steps. `cause` names late
+        backends: a claim whose source is among them counts as certain. The `burden` rows arrive with probability
+        `likely`. The rarer the arrival, the more often it may fail.
         """
         burden, at = burden + self._certain_claims(cause), max(at, self.release_seconds(held))
         allowed = (1.0 - self.target) / max(MIN_LIKELY, likely)
@@ -167,7 +167,10 @@ class Capacity(Struct, frozen=True):
         return max(0.0, likely) * self.finishes * (1.0 - self.slow_too(burden, held, at, fallback, cause))
 
     def slow_too(self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str]) -> float:
-        """Return P(an option is as slow as on nights when `cause` was late, and therefore too slow for its rows)."""
+        """Return P(an option is too slow for its rows | batches at the backends in `cause` are late).
+
+        The result is the largest of the options' probabilities. Options whose rows other options can do are left out.
+        """
         chance = 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             seen = (sync.option.slow_with.get(backend, (0.0, 1.0)) for backend in cause)
@@ -196,7 +199,8 @@ class Capacity(Struct, frozen=True):
     def _certain_claims(self, cause: Collection[str]) -> float:
         """Return the number of rows that other jobs surely send.
 
-        The rows of a claim are sure if it has the same cause. Rows that an option is too slow to do are also sure.
+        All rows of a claim are sure if its source is in `cause`. If its source is a synchronous option, the rows that
+        the option is too slow to do are sure.
         """
         total = 0.0
         for claim in self.claims:
@@ -213,8 +217,9 @@ class Capacity(Struct, frozen=True):
     def risk(
         self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str] = ()
     ) -> float:
-        """Return P(an engine fails or other jobs claim capacity, and the rest of the fallback is too slow to
-        compensate).
+        """Return P(an engine fails or another job claims capacity, and the other options cannot compensate for it).
+
+        The probabilities of these events are added up, to at most 1.
         """
         lows, risk = self.lows, 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
@@ -349,8 +354,8 @@ class Capacity(Struct, frozen=True):
     def until(self, place: int, fallback: int) -> float:
         """Return the time until which an option of the fallback may work, in seconds from now.
 
-        If other options could take over its rows, an option stops early enough to move the remaining rows. An option
-        that fails often stops early enough for orch to detect an outage.
+        The fastest option may work until the horizon. Any other option stops earlier, so that the fallback can still
+        do its unfinished rows. An option that fails often stops early enough for orch to detect an outage.
         """
         if (
             fallback < 2

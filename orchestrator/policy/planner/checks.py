@@ -10,7 +10,7 @@ from itertools import pairwise
 from orchestrator.policy.planner.types import BatchOption, Claim, Open, Option, SynchronousOption, Terms
 
 MAX_SPREAD = 30.0
-"""Largest spread of a logarithm, a factor of 10^13. A larger spread is meaningless and overflows."""
+"""Largest valid spread of a logarithm, a factor of 10^13. `check` rejects a larger spread, which would overflow."""
 
 
 def check(options: Sequence[Option], terms: Terms, now: datetime, job: Open) -> None:

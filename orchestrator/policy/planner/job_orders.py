@@ -22,11 +22,11 @@ from orchestrator.policy.planner.types import (
 )
 
 OVERDUE_SHARE = 0.5
-"""Further time that an overdue cancel is expected to take, as a share of its age."""
+"""Minimum further time that a cancel is expected to take, as a share of the time that it has taken so far."""
 SENT_TOGETHER = timedelta(minutes=1)
 """Shards created at most this far apart count as sent by one decision."""
 MIN_WANTED_SHARE = 0.05
-"""Minimum share of a shard's rows that must be wanted elsewhere. A shard moves only as a whole."""
+"""A shard moves, always as a whole, if at least this share of its rows is wanted elsewhere."""
 
 
 def locate_rows(
@@ -89,7 +89,10 @@ def _is_probe(shard: Shard, shards: Sequence[Shard]) -> bool:
 
 
 def _free_at(rerouted_at: datetime, longest: float, now: datetime) -> datetime:
-    """Return when rerouted rows are free. An overdue cancel is expected to take another half of its age."""
+    """Return when rerouted rows are free: `longest` seconds after `rerouted_at`.
+
+    The time from now is at least `OVERDUE_SHARE` of the time since `rerouted_at`, because a cancel may be overdue.
+    """
     since = (now - rerouted_at).total_seconds()
     return now + timedelta(seconds=max(longest - since, OVERDUE_SHARE * since))
 

@@ -50,16 +50,16 @@ PROBE_SECONDS = 0.5 * MINUTE
 REPLAN_SECONDS, WAIT_SECONDS = 0.5 * MINUTE, 3.0 * MINUTE
 """Seconds until the next replanning, and the longer wait that must not endanger the target."""
 MAX_CHANCE_LOSS = 0.002
-"""Largest loss of P(in time) that waiting may cause if the target is missed."""
+"""Largest loss of P(in time) that waiting may cause if it leaves P(in time) below the target."""
 
 
 def measure(
     job: Open, options: Sequence[Option], terms: Terms, now: datetime
 ) -> tuple[Probe | None, Decision] | None:
-    """Return a probe for a new job, and the decision for its other rows.
+    """Return a probe for a new job, and the decision that sends the probe and the rows that need not wait.
 
-    The probe is None if the other rows already measure a route. Returns None if waiting does not pay or would miss
-    the target.
+    The probe is None if the decision's other rows already measure a route. Returns None if no rate is a guess, if
+    waiting does not pay, or if waiting would miss the target.
     """
     if not job.waiting or not any(_is_guess(one) for one in options):
         return None
@@ -143,7 +143,7 @@ def _probe_rows(option: SynchronousOption, waiting: int) -> int:
 def _hold_back(
     job: Open, probe: Send | None, options: Sequence[Option], terms: Terms, now: datetime, plain: Decision
 ) -> Decision | None:
-    """Return the `plain` decision, except that rows wait if a guessed route may be cheaper for them.
+    """Return the `plain` decision with the `probe` added, except that rows wait if a guessed route may be cheaper.
 
     A few rows still go to each guessed route. Returns None if no row waits, or if waiting would endanger the
     deadline.

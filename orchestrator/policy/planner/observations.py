@@ -49,13 +49,17 @@ _NIGHT_DECAY = 0.93
 SLIP_FACTOR = 1.5
 """A cancel that takes this many times its planned time is too slow."""
 CONFIRMED_BY = 20
-"""Number of newer runs after which a cost above its p95 is forgotten. A newer run that cost about as much prevents
-this.
+"""Number of newest runs that can confirm an older cost above its p95.
+
+The older cost is forgotten if these runs all exceed their p50 by less than half as much.
 """
 
 
 class Asker(Struct, frozen=True):
-    """The job that a forecast is for. Rows of the jobs in `first` are done before this job's rows."""
+    """The job that a forecast is for. Rows of the jobs in `first` are done before this job's rows.
+
+    `series` is the job's file: jobs of the same file weigh more in the forecast.
+    """
 
     series: str
     first: frozenset[JobId] = frozenset()
@@ -110,7 +114,7 @@ def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBa
 def _silent_since(shard: Shard, now: datetime) -> datetime | None:
     """Return the time of a silent provider's last report on a batch, or None if the provider is not silent.
 
-    The batch may have ended.
+    The batch may have ended after that report.
     """
     until = shard.ended_at or now
     return shard.seen_at if shard.seen_at and (until - shard.seen_at).total_seconds() >= SILENT_AFTER else None
@@ -134,7 +138,11 @@ def median_cancel(shards: Sequence[Shard], now: datetime) -> float:
 
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
-    """Return P(a cancel takes far longer than `seconds`, its planned time)."""
+    """Return P(a cancel takes longer than `SLIP_FACTOR` times `seconds`, its planned time).
+
+    If a cancel runs now, the result is the probability given the age of the oldest running cancel. Cancels of an hour
+    are correlated, so this applies to all of them.
+    """
     if silence(shards, now):
         return SLIPS  # orch does not wait for a cancel at this provider, so the lengths of cancels do not matter
     seen = _cancel_waits(shards)
@@ -379,10 +387,12 @@ def dearest(runs: Sequence[tuple[float, float, float]]) -> float:
     """Return the highest likely cost of a run, as a multiple of its p50. It is learned from runs that exceeded their
     p95.
 
-    `runs` are (p50, p95, cost), newest first. Returns 0 if no run exceeded its p95. Forecasts miss some causes, such
-    as an unannounced price rise. The few observed excesses are probably not the worst, so the largest of k excesses
-    counts (1 + 1/k) times. An excess counts until `CONFIRMED_BY` runs in a row stay below half of it. The p95 of
-    later runs includes the excess, so these runs do not exceed their p95 again.
+    `runs` are (p50, p95, cost), newest first. Returns 0 if no excess counts. Forecasts miss some causes, such as an
+    unannounced price rise. The few observed excesses are probably not the worst, so the largest of k excesses counts
+    (1 + 1/k) times.
+
+    An excess is cost / p50 - 1 of a run that exceeded its p95. It counts unless the newest `CONFIRMED_BY` runs all
+    stay below half of it. These runs need not exceed their p95, because a later p95 already includes the excess.
     """
     seen = [(cost / p50 - 1.0, cost > p95) for p50, p95, cost in runs if p50 > 0]
     recent = max((excess for excess, _ in seen[:CONFIRMED_BY]), default=0.0)

@@ -32,14 +32,18 @@ from orchestrator.policy.planner.search import Chosen, Position, best, holding
 from orchestrator.policy.planner.types import Claim, Cost, Open, Option, Plan, PlanVerdict, Terms
 
 SEARCH_LIMIT = timedelta(days=8)
-"""Longest time from now to a deadline that orch suggests."""
+"""Longest time from now to a suggested deadline. If no deadline within it is feasible, orch makes no suggestion."""
 _MINUTE = timedelta(minutes=1)
 _NEARLY = Decimal("0.98")
 """An amount of at least this share of the smallest feasible budget counts as feasible. The budget is known to 1 %."""
 
 
 class _Work(Struct, frozen=True):
-    """The rows to plan, and their usable options. `more` is the cost of the `later` rows."""
+    """The rows to plan, and their usable options.
+
+    `later` rows will be made from the answers, and cost `more` in total. `claims` are the possible needs of other
+    jobs.
+    """
 
     rows: int
     later: int

@@ -42,9 +42,10 @@ def objection(option: Option, terms: Terms) -> str | None:
 def capacity_of(
     usable: Sequence[Option], terms: Terms, now: datetime, later: int = 0, claims: tuple[Claim, ...] = ()
 ) -> Capacity:
-    """Return the capacity of the synchronous options until these rows must be answered.
+    """Return the capacity of the synchronous options until the horizon.
 
-    That time is the deadline, less the margin and the time for `later` rows made from the answers.
+    The horizon is the time by which the rows of this plan must be answered. It is the deadline, less the margin and
+    the time for `later` rows, which are made from the answers.
     """
     synchronous = [option for option in usable if isinstance(option, SynchronousOption)]
     budget = math.inf if terms.budget is None else float(terms.budget)
@@ -91,7 +92,7 @@ def cost_of_later(later: int, options: Sequence[Option], terms: Terms, stated: C
 
 
 def deduct(terms: Terms, cost: Cost) -> Terms:
-    """Return the terms with a cost deducted from the budget."""
+    """Return the terms with the p95 of a cost deducted from the budget. The budget does not become negative."""
     if terms.budget is None:
         return terms
     return replace(terms, budget=max(Decimal(0), terms.budget - cost.p95))
@@ -115,7 +116,10 @@ def reroute_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> Rerou
 
 
 def _latest_reroute(candidate: CandidatePlan, reroute_after: float, ours: Capacity) -> float:
-    """Bisect for the latest reroute that is still in time, before the next candidate wait."""
+    """Bisect for the latest reroute that is still in time, in seconds from now.
+
+    The result is between `reroute_after` and the next entry of `WAITS`.
+    """
     bottom, top = reroute_after, next((wait for wait in WAITS if wait > reroute_after), reroute_after)
     burden, held, causes = candidate.in_batches + candidate.coming, candidate.held, candidate.causes
     slow_too = ours.slow_too(burden, held, arrival(candidate), candidate.fallback, causes)

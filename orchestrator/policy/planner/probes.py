@@ -56,12 +56,12 @@ def choose_probe(
     rule: ProbeRule | None,
     last_used: Mapping[str, datetime],
 ) -> tuple[Probe | None, Decision] | None:
-    """Return a probe and the decision for the other rows, or None if no probe is due or safe.
+    """Return a probe, and the decision that sends the probe and other rows. Returns None if no probe is due or safe.
 
     A probe goes to a route that was never measured and may be cheap. By `rule`, it may also go to a long unused
     route. Only a job whose rows are all waiting gets a new probe. Rows may wait until a possibly cheap route is
-    measured; the probe is then None. The target is kept even if all probe rows come back undone. The budget covers
-    the plan and the probe.
+    measured; the probe may then be None. The target is kept even if all probe rows come back undone. The budget
+    covers the plan and the probe.
     """
     if job.synchronous:
         decision = keep_waiting(job, options, terms, now)
@@ -144,7 +144,11 @@ def _is_harmless(
 def _rest_decision(
     option: Option, rows: int, job: Open, options: Sequence[Option], terms: Terms, now: datetime
 ) -> Decision | None:
-    """Return the decision for the other rows once the probe is sent. None if the probe would change their routes."""
+    """Return the decision that sends the probe and the other rows, or None if the probe would change their routes.
+
+    The probe changes the routes if the planner would then cancel batches, move rows, or send more rows to the probe's
+    backend.
+    """
     others = replace(job, waiting=job.waiting - rows)
     if isinstance(option, BatchOption):
         others = replace(others, running=(Running(_BATCH_NAME, option.backend, rows, now),))

@@ -51,15 +51,18 @@ from orchestrator.policy.planner.types import (
 )
 
 MIN_CHANCE_GAIN = 0.05
-"""If no plan holds, a move must raise the chance by this much."""
+"""If no plan meets the target, a move or a cancel must raise P(in time) by more than this."""
 MIN_GIVE_UP_CHANCE = 0.5
 """Minimum P(in time elsewhere) for moving the rows of a cancel that takes too long to other backends."""
 MIN_BATCH_CHANCE = 0.5
 """Minimum P(done before its reroute) of a batch that takes over rows."""
 MIN_TIME_GAIN = 0.2
-"""If the job is late anyway, a move must shorten the time by at least this share."""
+"""If the job is late anyway, a move must shorten the time until all rows are done by at least this share."""
 MIN_MOVE_GAIN = 0.02
-"""If the deadline is uncertain, a move between options must raise the chance by at least this much."""
+"""If no plan meets the target, a move between options must raise P(in time) by at least this much.
+
+A fifth of the present P(late) is enough if that is less.
+"""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
 """Shortest and longest time until the next replanning, in seconds."""
 WATCH_SECONDS = DETECTION_SECONDS / 2
@@ -254,8 +257,11 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
     """Return the best candidate plan. A reroute that is due within a minute is done now.
 
-    If it is cheaper and the other batches stay safe, only the batch with the most rows is cancelled. Otherwise all
-    batches are cancelled.
+    If the plan meets the target and its reroute is due, orch may cancel only the batch with the most rows. The plan
+    must then still meet the target, and be cheaper. Otherwise, orch cancels all running batches.
+
+    If no plan without a cancel meets the target, orch may cancel all running batches. That plan must meet the target,
+    or be clearly likelier to be in time. With `late_cost`, the cheaper plan wins.
     """
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     at = _position(job, board, running, 0, now)

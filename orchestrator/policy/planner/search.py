@@ -62,8 +62,8 @@ class Position(Struct, frozen=True):
 class Chosen(Struct, frozen=True):
     """A candidate plan with its figures. `value` is the expected cost plus the cost of being late.
 
-    `holds` is True if the plan meets the target. It does not consider rows that already come back from cancelled
-    batches.
+    `holds` is True if the plan meets the target. Without batches, `holds` assumes that running cancels take about as
+    long as planned.
     """
 
     candidate: CandidatePlan
@@ -82,10 +82,13 @@ def best(
     *,
     all_fallbacks: bool = True,
 ) -> Chosen | None:
-    """Return the cheapest candidate that holds. If none holds, return the likeliest within the budget, or None.
+    """Return the cheapest candidate that holds. If no candidate holds, return the likeliest within the budget, or
+    None.
 
-    With `late_cost`, lateness is part of the price. Of equal candidates, the first wins. If `all_fallbacks` is False,
-    either all options are fallbacks or none is. Other choices matter only if there is a budget or no candidate holds.
+    With `late_cost`, lateness is part of the price. Of equally cheap candidates, the candidate with the least
+    `effort` wins. The fallback of a candidate is its cheapest synchronous options, to which rows may be rerouted. If
+    `all_fallbacks` is False, only two fallbacks are tried: all synchronous options, and no option. All fallbacks are
+    tried anyway if there is a budget or no candidate holds.
     """
     full = len(capacity.sync_options)
     every = range(full + 1)

@@ -1,5 +1,6 @@
-"""Options that stand still. A few rows show when an option returns; other rows wait while other options can do
-them.
+"""Decisions about options that stand still: options that finish no rows now.
+
+A few rows show when an option returns. Other rows wait for its return as long as other options could still do them.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ PROBE_SECONDS = 600.0
 RETURN_SECONDS = 600.0
 """Rows wait for an option that stands still if other options could still do the rows this many seconds later."""
 MAX_PROBE_LOSS = 0.002
-"""Largest loss of chance that a waiting probe may cause if no plan holds."""
+"""Largest loss of P(in time) that a probe may cause if it leaves P(in time) below the target."""
 
 
 def until_return(chosen: Chosen, ours: Capacity) -> tuple[Chosen, list[Send]]:
-    """Move rows from dearer options to a cheaper option that stands still. Return the plan, and the moves of sent
-    rows.
+    """Move rows from dearer options to a cheaper option that stands still, where they wait for its return.
 
-    The rows wait for the option's return as long as the dearer options can surely do them later.
+    Returns the plan, and the moves of rows that were already sent. Rows move only if the plan meets the target, and
+    if the dearer options can surely do them later.
     """
     candidate, fallback = chosen.candidate, chosen.candidate.fallback
     still = next((place for place, low in enumerate(ours.lows[:fallback]) if not low), None)
@@ -66,8 +67,8 @@ def until_return(chosen: Chosen, ours: Capacity) -> tuple[Chosen, list[Send]]:
 def _instead_of_batches(candidate: CandidatePlan, still: int, ours: Capacity) -> CandidatePlan | None:
     """Return the plan with the rows of its new batches at the option `still`, or None if waiting does not pay.
 
-    To wait saves the difference in price if the option returns soon. It costs the share of the batches that would end
-    in time now, but not if they are sent later: these rows go to a dear option.
+    Waiting saves the difference in price if the option returns within `RETURN_SECONDS`. Otherwise, the batches are
+    sent later, and fewer of them end in time. The rows of the late batches then go to the dearest option.
     """
     bets, sync = candidate.unsent, ours.sync_options[still]
     name, ends = sync.option.backend, candidate.reroute_after or ours.horizon

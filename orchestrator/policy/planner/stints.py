@@ -114,7 +114,9 @@ def stints_of(
 ) -> list[Stint]:
     """Return a backend's stints since `since` (None: all), sorted and without overlap.
 
-    Stints come from progress samples. For jobs without samples of work, they come from shards.
+    The stints of a job come from its progress samples, or from its shards if no sample shows work. `series` is the
+    forecast's own job series. `start` is the assumed number of seconds of an engine start. `weight` is the work of an
+    output token (see `work_of`).
     """
     by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
     for one in sight.progress:
@@ -238,11 +240,13 @@ def _stints_of_samples(
 def _stints_of_shards(
     shards: Sequence[Shard], idle: Collection[datetime], start: float, weight: float
 ) -> Iterator[Stint]:
-    """Yield the stints of jobs that ran between two polls, derived from their shards. Their rate is a lower bound.
+    """Yield the stints of jobs without progress samples, derived from their shards. Their rate is a lower bound.
 
-    Overlapping shards form one stint, because the order of their rows is unknown. At an `idle` engine, the stint
-    begins when the first row is done. For a few rows, that time is unreliable. Rows that took little longer than a
-    start show only the start.
+    Overlapping shards form one stint, because the order of their rows is unknown. `idle` has the times at which rows
+    were sent to an idle engine. A stint that was sent at such a time begins when its first row is done. With fewer
+    than `MIN_ROWS` rows, that time is unreliable. The stint then begins `start` seconds after its rows were sent. It
+    is left out if the rest is no longer than `start`. Stints with far fewer rows than the largest stint are left out,
+    too.
     """
     groups: list[list[Shard]] = []
     until = datetime.min.replace(tzinfo=UTC)

@@ -1,7 +1,7 @@
 """Inputs and results of the planner, as plain values.
 
-Money is in Decimal dollars. Times are aware UTC datetimes, durations are in seconds. All rows of one planning are
-alike: rows of another task or model get their own plan.
+Money is in Decimal dollars. Times are aware UTC datetimes, durations are in seconds. All rows of one planning have
+the same task and model: rows of another task or model get their own plan.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ PROBE_ROWS, MAX_PROBE_SHARE = 20, 0.02
 SLIPS = 0.003
 """Assumed P(a cancel takes far longer than planned)."""
 MARGIN_SIGMAS, FINISH_SPREAD = 2.33, 0.5
-"""The margin is the 99 % quantile (2.33 sigma) of a log-normal time to finish. Its logarithm has this spread."""
+"""The margin is the 99 % quantile (2.33 sigma) of a log-normal time to finish.
+
+`FINISH_SPREAD` is the standard deviation of that time's logarithm.
+"""
 
 
 class Cost(Struct, frozen=True):
-    """Dollars per row: the expected value, and the 95 % quantile of the mean over many rows."""
+    """Dollars: `p50` is the expected value, `p95` the 95 % quantile. Per row, `p95` is for the mean of many rows."""
 
     p50: Decimal
     p95: Decimal
@@ -48,11 +51,12 @@ class BatchOption(Struct, frozen=True):
 
     After a cancel, rows are free within `cancel_seconds` (95 %) and within `cancel_usual` (median; None: the same).
     With probability `slips`, a cancel takes far longer. A batch shows its first row after the share `begins` of its
-    run time (1: no row before its end). `room` is the quota of enqueued rows (None: no limit). Other jobs
-    fill `behind` rows of it. A batch has at least `least` rows, and expires after `window` seconds.
+    run time (1: no row before its end). `room` is the quota of enqueued rows (None: no limit). Other jobs fill
+    `behind` rows of it. A batch has at least `least` rows, and expires after `window` seconds.
 
-    The provider has not answered for `silent` seconds. If `cancels` is False, the provider charges for rows that orch
-    has given up. Otherwise it charged for such rows on the share `paid_twice` of nights. `objection` is the reason
+    The provider has not answered for `silent` seconds (0: it answers). If `cancels` is False, the provider cannot end
+    a batch, and charges for all its rows. Otherwise, `paid_twice` is the share of nights on which it charged for rows
+    that orch had given up. A local job may use the option only if `location` is `local`. `objection` is the reason
     not to send rows, or None.
     """
 
@@ -80,7 +84,8 @@ class SynchronousOption(Struct, frozen=True):
     `pace.ahead` counts the rows of other jobs that go first. Rows taken back are free after `cancel_seconds`. A
     `timed` option is paid by the hour, so a row costs half at twice the speed. `cost_steps` has the option's later
     prices. `slow_with` has two figures for each batch backend: P(far slower than `pace` | batches there are late),
-    and that speed as a share of `pace`.
+    and that speed as a share of `pace`. A local job may use the option only if `location` is `local`. `objection` is
+    the reason not to send rows, or None.
     """
 
     backend: str
@@ -98,7 +103,9 @@ Option = BatchOption | SynchronousOption
 
 
 class Claim(Struct, frozen=True):
-    """Rows of other jobs, now at `source`. With probability `chance`, they need the same routes and go first."""
+    """Rows of other jobs, now at `source`. With probability `chance`, they need this job's routes, and go first
+    there.
+    """
 
     source: str
     rows: int
@@ -120,9 +127,10 @@ class Terms(Struct, frozen=True):
     margin: float = ASSUMED_MARGIN
 
     def seconds(self, now: datetime) -> float:
-        """Return the seconds left to answer rows: until the deadline, less the margin. Negative after the deadline.
+        """Return the seconds left to answer rows: until the deadline, less the margin.
 
-        The result is at least 15 % of the time until the deadline, however long the margin is.
+        Before the deadline, the result is at least 15 % of the time until the deadline, however long the margin is.
+        After the deadline, it is negative: the time since the deadline.
         """
         left = (self.deadline - now).total_seconds()
         return max(left - self.margin, MIN_ANSWER_SHARE * left) if left > 0 else left
@@ -221,7 +229,7 @@ class PlanVerdict(Struct, frozen=True):
     """Result of checking a plan against the terms, with the reason and the nearest feasible terms.
 
     `deadline` is the earliest deadline that the budget allows. `budget` is the smallest budget that the deadline
-    allows.
+    allows. Each is None if the plan holds, or if orch finds no feasible value.
     """
 
     holds: bool
@@ -270,9 +278,9 @@ class Plan(Struct, frozen=True):
     """The routes of a job's rows, with cost, time and chance.
 
     `at_most` is the 95 % quantile of the cost, including a reroute; the budget covers it. `done_p50` and `done_p95`
-    are quantiles of the time at which all rows are done; None if unknown. If `routes` is empty, no plan fits the
-    budget. The rows of `probe` are part of the plan. `first_rows` are sent before the batches. Rows wait until
-    `starts_at`, when a price falls (None: they are sent now).
+    are quantiles of the time at which all rows are done; None if unknown. If `routes` is empty, no plan is possible,
+    or there are no rows; `verdict` has the reason. The rows of `probe` are part of the plan. `first_rows` are sent
+    before the batches. Rows wait until `starts_at`, when a price falls (None: they are sent now).
     """
 
     routes: tuple[Route, ...]
@@ -303,10 +311,10 @@ class Send(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     """Orders of a replanning: batches to cancel and rows to send.
 
-    Without orders, nothing changes until `next_look`. `chance` is P(all rows done by the deadline) after these
-    orders, and `expected` is the cost of the open rows. `reroute` is the planned reroute of batches that keep
-    running. If `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, orch no longer waits for
-    cancelled batches to end, because their rows are needed elsewhere.
+    `next_look` is the time of the next replanning. `chance` is P(all rows done by the deadline) after these orders,
+    and `expected` is the cost of the open rows. `reroute` is the planned reroute of batches that keep running. If
+    `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, orch no longer waits for cancelled
+    batches to end, because their rows are needed elsewhere (None: orch waits without limit).
     """
 
     cancel: tuple[str, ...]
