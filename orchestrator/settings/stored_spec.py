@@ -32,7 +32,9 @@ def _parsed(stored: _Stored) -> JobSpec:
 
 
 def spec_of(job: Job) -> JobSpec | None:
-    """Return a job's spec, None for a ready batch file. Raises ValueError if another version wrote the spec."""
+    """Return a job's spec, or None for a ready batch file. Raises ValueError if this version rejects the stored
+    spec.
+    """
     return None if job.kind is JobKind.BATCH else _parsed(_Stored(job))
 
 
@@ -43,7 +45,7 @@ def tasks_of(job: Job) -> tuple[Task, ...]:
 
 
 def refused_rows(job: Job, model: str, task: str) -> str:
-    """Name a group of rows that a backend refuses: by model, and also by task if the job has several tasks."""
+    """Describe the rows that a backend refuses, by model, and also by task if the job has several tasks."""
     of_task = f"task {task} and " if len(tasks_of(job)) > 1 else ""
     return f"all rows of {of_task}model {alias_words(model)}"
 

@@ -1,4 +1,4 @@
-"""Types that the tables of orch.toml share: a base class, names of variables, and models of an alias."""
+"""Types shared by orch.toml and job files: a base class, variable names, paths, and the models of an alias."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBERS = {int, float, Decimal}
 
 
 def _plain(annotation: Any) -> Iterator[Any]:
-    """Yield the type below `Annotated`, unless a validator of its own reads the values."""
+    """Yield the type inside `Annotated`. Yield nothing if the annotation has a `BeforeValidator`."""
     if get_origin(annotation) is not Annotated:
         yield annotation
         return
@@ -53,7 +53,7 @@ class Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_flag(cls, value: Any, info: ValidationInfo) -> Any:
-        """Raise ValueError for true or false in a field of numbers: pydantic would read true as 1."""
+        """Raise ValueError for a boolean in a numeric field. Pydantic would read true as 1."""
         if isinstance(value, bool):
             field = cls.model_fields[str(info.field_name)]
             kinds = {kind for arg in (field.annotation, *get_args(field.annotation)) for kind in _plain(arg)}
@@ -80,7 +80,7 @@ def _plain_path(text: str) -> str:
 
 
 PlainPath = Annotated[str, AfterValidator(_plain_path)]
-"""A path or address without a $VARIABLE, as orch does not expand variables."""
+"""A path that must not contain a $VARIABLE, because orch does not expand variables."""
 
 
 def _not_blank(text: str) -> str:
@@ -115,4 +115,4 @@ Ladder = Annotated[
         _form, custom_error_type="no_model", custom_error_message=f"{_NO_MODEL}, or a list of these, cheapest first"
     ),
 ]
-"""Value of an alias in a file: one `Names`, or a tuple of `Names`."""
+"""Value of an alias in a file: `Names`, or a tuple of `Names`, cheapest first."""

@@ -1,6 +1,6 @@
-"""Cures for lines that YAML or TOML cannot read. Pure.
+"""Hints for fixing lines that the YAML or TOML parser rejects. Pure.
 
-No cure repeats a value that may be a secret.
+No hint repeats a value that may be a secret.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BLOCK = regex(r"\w: +[|>][-+]?\s*$")
 _NO_COLON = "could not find expected ':'"
 _BRACED_PAIR = regex(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
 _QUESTION = regex(r"([A-Za-z_][\w-]*): +((?:(?![\w-]+: )[^?\"'{}\[\]]){1,200}\?)")
-"""Matches a text with a question mark inside braces; YAML reads that question mark as the sign of a key."""
+"""Matches an unquoted text with a question mark inside braces. YAML reads that question mark as a key indicator."""
 _IS_TOML = "orch.toml is TOML: a table begins with its name, such as [backends.local]"
 _CONTROL = regex(r"[\x00-\x08\x0b-\x1f\x7f]")
 _OPEN = "a quote is not closed"
@@ -47,7 +47,7 @@ MOST = 200
 
 
 def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
-    """Return a cure for the line (from 0) at which the YAML parser stopped, or None.
+    """Return a hint for fixing the line (from 0) at which the YAML parser stopped, or None.
 
     The mistake may be in the line before. `problem` is the parser's message.
     """
@@ -148,7 +148,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def toml_hint(line: str, problem: str) -> str | None:
-    """Return a cure for a line that the TOML parser rejects, or None; `problem` is the parser's message."""
+    """Return a hint for fixing a line that the TOML parser rejects, or None. `problem` is the parser's message."""
     if len(line) > MOST:
         return None
     if problem.startswith("Cannot overwrite"):
@@ -219,5 +219,5 @@ def toml_hint(line: str, problem: str) -> str | None:
 
 
 def _amount(name: str, text: str) -> str:
-    """Return an amount with a unit in TOML's form: a share as a number, other amounts in quotes."""
+    """Return an amount as a TOML value: a percentage as a fraction, any other amount as a quoted string."""
     return f"{float(text[:-1]) / 100:g}" if text.endswith("%") else _shown(name, text)

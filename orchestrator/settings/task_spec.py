@@ -43,13 +43,13 @@ _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
 class JobFilePart(Strict):
-    """A part of a job file."""
+    """Base class of the parts of a job file. A field can be set by its name or by its alias."""
 
     model_config = ConfigDict(populate_by_name=True)
 
 
 class Long(JobFilePart):
-    """Settings for documents that are too long for one request: asked in parts, then about the parts' answers."""
+    """Settings for documents too long for one request: how to split them, and how to combine the parts' answers."""
 
     part_tokens: int = Field(
         6000, ge=100, le=MAX_TOKENS, description="maximum tokens of a part; a longer document is split"
@@ -77,7 +77,7 @@ class Long(JobFilePart):
 
 
 def _for_editors(schema: dict[str, Any]) -> None:
-    """Require a prompt only for a chat, and labels only for a classification."""
+    """Make the JSON Schema for editors require `prompt` only for a chat, and `labels` only for a classification."""
     schema["required"].remove("prompt")
     schema["if"] = {"properties": {"kind": {"enum": ["classify", "embedding"]}}, "required": ["kind"]}
     schema["then"] = {
@@ -88,10 +88,10 @@ def _for_editors(schema: dict[str, Any]) -> None:
 
 
 class Task(JobFilePart):
-    """A question asked about every document, or its vector.
+    """A question to ask about every document, or a request for the document's vector.
 
-    A kind's own values (the prompt of an embedding, the schema of labels) are filled in on reading. So every reader
-    finds a task with a prompt, and with a schema if its answers have one.
+    Values that the kind implies, such as an embedding's prompt or the schema of labels, are filled in on reading. So
+    every task has a prompt, and a schema if its answers need a schema.
     """
 
     model_config = ConfigDict(json_schema_extra=_for_editors)
@@ -159,7 +159,7 @@ class Task(JobFilePart):
 
     @property
     def aliases(self) -> dict[tuple[str, ...], str]:
-        """Aliases of the task's models, by the field that names them."""
+        """Model aliases of the task, by the path of the field that names each alias."""
         more = None if self.long is None else self.long.reduce_model
         return {("model",): self.model} | ({} if more is None else {("long", "reduce_model"): more})
 
@@ -314,12 +314,12 @@ class Task(JobFilePart):
 _TAKEN = frozenset(
     ("model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "response_format", "stream")
 )
-"""Fields of a request body that have their own task field, or that orch sets."""
+"""Request body fields that orch sets, or that have a task field of their own."""
 _FORMS = frozenset(("structured_outputs", "grammar", "json_schema", "regex", "ebnf"))
-"""Fields of engines that replace the schema."""
+"""Request fields by which engines constrain an answer's form, in place of the task's schema."""
 _SECRETS = frozenset(("api_key", "apikey", "x_api_key", "authorization", "password"))
 _TAKEN_ELSEWHERE = frozenset(("input", "instructions", "max_output_tokens", "dimensions"))
-"""More such fields at endpoints other than chat completions."""
+"""Like `_TAKEN`, for endpoints other than chat completions."""
 
 
 def labels_schema(labels: Any) -> dict[str, Any]:
@@ -338,7 +338,7 @@ SCHEMA_SHAPES = {
     "properties": "; write a mapping of names:  {NAME: {type: string}}",
     "items": "; write one schema:  {type: string}",
 }
-"""Cures for values of the wrong type, by keyword of JSON Schema."""
+"""Hints for values of the wrong type, by JSON Schema keyword."""
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 JSON_TYPES = {
     "str": "string", "text": "string", "date": "string", "datetime": "string", "int": "integer", "float": "number",
@@ -373,7 +373,7 @@ def _type_hint(written: str) -> str:
 
 
 def _require_kind(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:
-    """Raise ValueError if a field is set that only tasks of another kind have."""
+    """Raise ValueError if a field is set that only tasks of `kind` have, and this task is of another kind."""
     if is_set and info.data.get("kind") not in (kind, None):
         raise ValueError(f"is for `kind: {kind}`: write  kind: {kind}  above it, or leave it out")
 

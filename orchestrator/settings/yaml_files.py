@@ -14,9 +14,7 @@ from orchestrator.settings.source_lines import Lines, Place, read_text, refuse_l
 from orchestrator.settings.syntax_corrections import yaml_hint
 
 MAX_VALUES = 100_000
-"""Maximum number of values of a YAML file with its aliases expanded. 700 bytes of aliases can stand for a billion
-values.
-"""
+"""Maximum values of a YAML file after its aliases are expanded. 700 bytes of aliases can expand to a billion."""
 MAX_LEVELS = 60
 MAX_NUMBER = 400
 """Maximum characters of a number; the largest number in a float has 309 digits."""
@@ -38,7 +36,9 @@ class _Yaml12(yaml.SafeLoader):
 
 
 def _short_number(node: yaml.ScalarNode) -> yaml.ScalarNode:
-    """Raise ConstructorError for a number whose digits would take minutes to convert."""
+    """Return a number's node. Raises ConstructorError above `MAX_NUMBER` characters: conversion could take
+    minutes.
+    """
     if len(node.value) > MAX_NUMBER:
         problem = f"a number of {len(node.value):,} characters, more than {MAX_NUMBER}"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)

@@ -15,7 +15,7 @@ from orchestrator.store.tables import jobs
 
 
 class AlertRecord(Struct, frozen=True):
-    """A message to people; `key` is unique. An empty `message` gets its text on sending.
+    """A message to people; `key` is unique. An empty `message` is filled in when orch sends it.
 
     A message without a job is about its `home`.
     """
@@ -38,7 +38,7 @@ class AlertRecords:
         self._db = database
 
     def add(self, told: AlertRecord) -> bool:
-        """Store a message. False, without a change, if its key is already known."""
+        """Store a message. Return False, changing nothing, if a message with its key exists."""
         values = {name: getattr(told, name) for name in _FIELDS}
         with self._db.write() as tx:
             statement = self._db.upsert(alerts).values(**values).on_conflict_do_nothing(index_elements=["key"])
@@ -67,7 +67,9 @@ class AlertRecords:
             tx.execute(update(alerts).where(alerts.c.key == key, alerts.c.sent_at.is_(None)).values(sent_at=at))
 
     def ended_jobs(self, home: str, since: datetime) -> list[JobId]:
-        """Return a home's jobs that ended, or were made and cannot continue, since a time. The oldest come first."""
+        """Return a home's jobs that ended since a time, or were created since then and cannot continue, by creation
+        time.
+        """
         failed = and_(jobs.c.error.is_not(None), jobs.c.created_at >= since)
         query = (
             select(jobs.c.id)

@@ -1,4 +1,4 @@
-"""Rows that are not sent, because they await the answer to another job's row at a backend."""
+"""Rows that wait for the answer to another job's row instead of being sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SOURCES = (
 class AwaitedEnd(Struct, frozen=True):
     """A row whose wait is over. `answer` is the awaited row's outcome, or None if that row has no outcome or is gone.
 
-    With `is_shown_fault`, the awaited answer was asked for by showing the fault of an earlier answer.
+    `is_shown_fault` is true if the awaited row's request showed the model the fault of an earlier answer.
     """
 
     seq: int
@@ -48,9 +48,9 @@ class AwaitedRows:
     def by_key(
         self, jobs: Collection[JobId], keys: Collection[str], *, checked: bool
     ) -> dict[str, list[RowInFlight]]:
-        """Return the rows of these jobs in flight with the same request, by cache key.
+        """Return these jobs' rows in flight whose requests have these cache keys, by cache key.
 
-        With `checked`, only rows count whose answers go through a task's checks.
+        With `checked`, return only rows whose answers go through a task's checks.
         """
         c = requests.c
         query = select(*_FOUND, c.cache_key.label("mark")).where(HAS_KEY, c.task != "" if checked else true())
@@ -60,7 +60,7 @@ class AwaitedRows:
         return found
 
     def by_id(self, jobs: Collection[JobId], wanted: Mapping[str, str]) -> dict[str, RowInFlight]:
-        """Return the rows of these jobs in flight with the same identity, by custom_id.
+        """Return these jobs' rows in flight with these custom_ids and fingerprints, by custom_id.
 
         `wanted` maps each custom_id to its fingerprint.
         """
@@ -114,10 +114,12 @@ class AwaitedRows:
         *,
         task: str | None = None,
     ) -> dict[int, tuple[int, str]]:
-        """Return other jobs' answers that rows in these states can take, by `seq`, in the form of `awaits`.
+        """Return, by `seq`, the other jobs' rows whose answers the job's rows in these states can take, as `awaits`
+        does.
 
-        The newest answer of a run of the same file comes first, then any job's answer to the same request. Without an
-        answer, a row awaits the same request in flight, or an unsent one of the file's open runs.
+        An answer from a run of the same file is preferred, the newest first; then any job's answer to the same
+        request. Without an answer, a row awaits the same request in flight, or an unsent request of the file's open
+        runs.
         """
         others = set(open_jobs) - {job.id}
         c = requests.c
@@ -147,7 +149,7 @@ class AwaitedRows:
     def asked_by(
         self, jobs: Collection[JobId], keys: Collection[str], ids: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, tuple[int, str]]:
-        """Return the open rows that these jobs ask themselves, by cache key or custom_id, in the form of `awaits`.
+        """Return the open rows that these jobs send themselves, by cache key or custom_id, in the form of `awaits`.
 
         `ids` maps each custom_id to its fingerprint.
         """
@@ -169,7 +171,7 @@ class AwaitedRows:
         }
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:
-        """Return, for each other job that a job's rows await, the number of awaiting rows."""
+        """Return the number of a job's awaiting rows, by the job whose rows they await."""
         with self._db.read() as tx:
             return {JobId(of): rows for of, rows in tx.execute(_SOURCES, {"job": job_id})}
 
@@ -221,7 +223,7 @@ class AwaitedRows:
             return list(tx.scalars(query))
 
     def shards_of(self, job_id: JobId, of_job: JobId) -> set[ShardId]:
-        """Return the shards of another job that have rows which a job awaits."""
+        """Return the shards of `of_job` that hold rows awaited by `job_id`."""
         mine = requests.alias("mine").c
 
         with self._db.read() as tx:
@@ -245,7 +247,9 @@ class AwaitedRows:
             return bulk.change(tx, requests, names, ("job_id", "seq"), values) if values else 0
 
     def release(self, job_id: JobId, seqs: Sequence[int]) -> int:
-        """Let a job send awaiting rows itself, one per group of equal requests. Return the number of rows."""
+        """Let a job send awaiting rows itself, one per group of equal requests. Return the number of released
+        rows.
+        """
         c = requests.c
         with self._db.write() as tx:
             open_ = set(open_rows(tx, None, job_id, seqs))

@@ -1,8 +1,7 @@
-"""Statements on many rows at once whose worst plan is harmless.
+"""Bulk statements that stay fast whatever plan Postgres chooses.
 
-Postgres plans by statistics, which lack a new job or describe only earlier jobs. For a list of keys, it may scan the
-job for each key. So these statements find keys one by one through their index, in one round trip, whatever the
-statistics say.
+Postgres plans by statistics, which may not cover a new job. For a list of keys, it may then scan the whole job for
+each key. So these statements look up each key through its index, in one round trip.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Also = tuple[ColumnElement[Any], Collection[Any]]
 _FLAGS = {None: None, False: 0, True: 1}
 _NULL = "NULL"
 NONE_SKIPPED: ColumnElement[int] = literal_column("0")
-"""An OFFSET that keeps Postgres from flattening a subquery."""
+"""OFFSET 0, which keeps Postgres from flattening a subquery."""
 
 
 def load(tx: Connection, table: Table, names: Sequence[str], rows: Iterable[Values]) -> None:
@@ -82,9 +81,9 @@ def each(
     *,
     also: Also | None = None,
 ) -> Select[Any]:
-    """Return a query for the rows with each value of a key, in no particular order.
+    """Return a query for the rows that have any of these values of a key, in no particular order.
 
-    `also` is a second column, with a value for each key. On SQLite, a row may match with another key's value.
+    `also` is a second column with a value for each key, which must match too. On SQLite, any key's value matches.
     """
     if dialect.name == "sqlite":
         with_key = query.where(key.in_(values))

@@ -35,9 +35,9 @@ class CanaryRows:
             return tx.execute(chosen.values(canary=True)).rowcount
 
     def state(self, job_id: JobId) -> tuple[int, int, Counter[str]] | None:
-        """Return the numbers of the canary's open rows, of all its rows, and of its failed rows by code.
+        """Return how many rows of the canary are open, how many rows it has, and how many rows failed, by code.
 
-        Returns None if the job has no canary, or the other rows may already follow.
+        Returns None if the job has no canary, or if the canary has ended.
         """
         c = requests.c
         # Counted in Python: grouping by state in SQL would use the index of states, which covers all rows.

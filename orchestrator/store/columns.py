@@ -90,5 +90,5 @@ Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def more_counts() -> list[Column[int]]:
-    """Return the columns of `Usage` after the first three, which each table names itself."""
+    """Return new columns for the fields of `Usage` after the first three. Each table names the first three itself."""
     return [Column(count.name, Integer, nullable=False, server_default="0") for count in fields(Usage)[3:]]

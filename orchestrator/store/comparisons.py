@@ -1,6 +1,6 @@
 """Comparison of two runs, row by row: rows added, removed and answered differently. Results are streamed.
 
-Of a document in parts, only the row of the final answer counts, because an edit changes the parts.
+For a document asked in parts, only the row of the final answer is compared, because an edit changes the parts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
 
 _NO_JOB = JobId("")
 _THEN_MESSAGE = "\n"
-"""Separates the code and the message of a failure, which are compared as one text. No code contains it."""
+"""Separator of a failure's code and message, which are compared as one text. No code contains a newline."""
 
 _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
 
 
 class Comparisons:
-    """Compares two runs. The jobs `before` and `after` need not be of the same series."""
+    """Comparisons of two runs. The jobs `before` and `after` may belong to different series."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -87,7 +87,7 @@ class Comparisons:
             yield ComparedRow(row.custom_id, row.document, row.task)
 
     def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
-        """Yield rows that have an outcome in both runs, before and after, if their answers may differ.
+        """Yield pairs (before, after) of rows that have an outcome in both runs and whose answers may differ.
 
         A row with the same result line in both runs, such as a carried row, is left out.
         """

@@ -20,13 +20,13 @@ _ORDER = tuple(
     f"ix_requests_{name}"
     for name in ("answers", "job_id_state", "cache", "twins", "reduce", "canary", "waiting", "shard_id", "failures")
 )
-"""Order in which migrations create indexes: of two equally good indexes, Postgres takes the younger one."""
+"""Order in which migrations create indexes. Between equally good indexes, Postgres picks the newer index."""
 _NO_STATISTICS = (("requests", "job_id"), ("ledger", "job_id"), ("events", "job_id"), ("documents", "series"))
-"""Columns whose statistics would claim that the newest job has no rows, which leads to bad plans."""
+"""Columns without statistics on Postgres. Statistics would show the newest job as empty and lead to bad plans."""
 
 
 def create(connection: Connection) -> bool:
-    """Create the newest schema in the current transaction. False, without a change, if tables exist."""
+    """Create the newest schema in the current transaction. Return False, changing nothing, if tables exist."""
     if inspect(connection).get_table_names():
         return False
     is_postgres = connection.dialect.name == "postgresql"

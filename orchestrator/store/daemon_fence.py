@@ -15,7 +15,7 @@ from orchestrator.store.tables import daemon_fences
 
 
 class FencedOff(StorageError):
-    """Another daemon of the home has a newer generation."""
+    """Refusal to write: another daemon of the home has taken over, or the home has left or changed its replica."""
 
     kind = "superseded"
 
@@ -55,7 +55,7 @@ class DaemonFences:
         self._db = database
 
     def take(self, fence: DaemonFence) -> None:
-        """Stop older daemons from writing, and end their connections. Raises FencedOff for a newer one."""
+        """Stop older daemons from writing, and end their connections. Raises FencedOff if a newer daemon exists."""
         table, add = daemon_fences, self._db.upsert(daemon_fences)
         told = add.excluded
         row = {"home": fence.home, "replica": fence.replica, "generation": fence.generation}
@@ -70,7 +70,7 @@ class DaemonFences:
             fence.require(tx)
 
     def leave(self, home: str) -> None:
-        """Record that the home has no replica. Daemons that started with one can no longer write."""
+        """Record that the home has no replica. Daemons that started with a replica can no longer write."""
         with self._db.write() as tx:
             tx.execute(delete(daemon_fences).where(daemon_fences.c.home == home))
 

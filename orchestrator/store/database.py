@@ -1,4 +1,4 @@
-"""Opens the database, SQLite with durable settings or Postgres, and migrates it before its first use."""
+"""Access to the database: SQLite or Postgres, with durable commits. It is migrated before its first use."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ PAGE = 500
 class Database:
     """Transactions on one database. Only this class turns SQLAlchemy's errors into StorageError.
 
-    A database that is not `ours` belongs to another program and keeps its settings. With a `fence`, nothing is
-    written once another daemon has taken over.
+    A database that is not `ours` belongs to another program and keeps its settings. With a `fence`, every write fails
+    once another daemon has taken over.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Database:
         self._fence = fence
         self.has_written = False
         self.before_naming_files: Callable[[], None] = lambda: None
-        """Called before a transaction that refers to bytes of the home's files. Returns once these are safe."""
+        """Called before a transaction that refers to bytes in the home's files. Returns once these bytes are safe."""
         self.is_sqlite = url.startswith("sqlite")
         self._streams: WeakSet[Generator[Row[Any], None, None]] = WeakSet()
         with self._translated():
@@ -121,7 +121,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Open a write transaction. At its end, all changes are durable, or none is made."""
+        """Open a write transaction. It makes all changes durable when it ends, or changes nothing."""
         with self._translated(), self._engine.connect() as connection:
             self._begin(connection, write=True)
             with connection.begin():
@@ -190,7 +190,9 @@ class Database:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Make processes that find an empty database at the same time take turns. On SQLite, transactions do."""
+        """Let only one process at a time create or migrate the schema. On SQLite, the write transaction ensures
+        this.
+        """
         if self.is_sqlite:
             yield
             return

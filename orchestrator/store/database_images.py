@@ -14,7 +14,9 @@ LARGEST_IN_MEMORY = 32 * 1024 * 1024
 
 
 class WatchedDatabase:
-    """A database that other connections write to. Any thread may call a method. Raises StorageError."""
+    """A database that other connections write to. Any thread may use it. Methods raise StorageError if a read
+    fails.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,7 +70,7 @@ class WatchedDatabase:
 
 @contextmanager
 def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatabase]) -> Iterator[bool]:
-    """Start to read all databases. Yield True if the first database was not written to meanwhile."""
+    """Freeze the views of all databases. Yield True if no connection wrote to the first database meanwhile."""
     with ExitStack() as stack:
         before = None if first is None else first.version()
         for database in (*([] if first is None else [first]), *others):

@@ -30,16 +30,16 @@ class Known:
         self._db = database
 
     def known_ids(self, job_id: JobId, custom_ids: Sequence[str]) -> frozenset[str]:
-        """Return the custom_ids among these that the job already has."""
+        """Return the given custom_ids that the job already has."""
         query = select(requests.c.custom_id).where(requests.c.job_id == job_id)
         with self._db.read() as tx:
             return frozenset(tx.scalars(bulk.each(query, requests.c.custom_id, custom_ids, tx.dialect)))
 
     def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        """Return the newest outcome of each request from these runs, which are given oldest first.
+        """Return the newest outcome of each request in these runs, which are given oldest first.
 
-        `wanted` maps custom_ids to fingerprints: an answer to an old wording counts again once that wording returns.
-        If no run sent the request, an answer that the newest run took over counts. An outcome released from
+        `wanted` maps custom_ids to fingerprints. An answer to an old wording counts again once that wording returns.
+        If no run got an answer of its own, an answer that the newest run took over counts. An outcome released from
         quarantine does not count.
         """
         if not runs or not wanted:
@@ -80,7 +80,7 @@ class Known:
         }
 
     def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, EarlierRow]:
-        """Return what a run made these rows from. Rows that the run lacks are left out."""
+        """Return the inputs and state of these rows in a run, by custom_id. Rows that the run lacks are left out."""
         c = requests.c
         columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state, c.sent_model)
         with self._db.read() as tx:
@@ -96,10 +96,10 @@ class Known:
             yield row.document
 
     def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
-        """Return the newest answer that a job of this home received itself, per request, backend and model.
+        """Return the newest answer that a home's jobs got from a backend, per request, backend and model.
 
         Keys are the cache key, the backend, and the backend's name for the model. With `checked`, only answers that
-        passed a task's checks count: a batch file's rows have none.
+        passed a task's checks count. Rows of batch files have no checks.
         """
         with self._db.read() as tx:
             columns = (*EARLIER, requests.c.seq, requests.c.cache_key, BACKEND)
@@ -132,7 +132,7 @@ class Known:
 def answers_to(
     tx: Connection, columns: Sequence[Any], home: str, keys: Collection[str], *, checked: bool
 ) -> list[Row[Any]]:
-    """Return the answers that jobs of a home received themselves to requests with these cache keys, the oldest first.
+    """Return answers that a home's jobs got from backends to requests with these cache keys, oldest first.
 
     `columns` must include the columns of `AGE`. With `checked`, only answers that passed a task's checks count.
     """

@@ -47,7 +47,7 @@ class EngineHolds:
         self._db = database
 
     def keep(self, holds: Sequence[EngineHold]) -> None:
-        """Store new holds, and new end times of stored holds."""
+        """Insert new holds, and update the times and the end of stored holds."""
         rows = [{name: getattr(one, name) for name in _HOLD_FIELDS} for one in holds]
         if not rows:
             return

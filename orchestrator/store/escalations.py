@@ -1,6 +1,6 @@
-"""Rows that are asked again because their answers failed a check: booked and freed in one step.
+"""Rows asked again because their answers failed a check. Each row is booked and freed in one transaction.
 
-The same model gets a request that shows the fault, or a stronger model gets the first request.
+The same model gets a request that shows the fault, or a stronger model gets the original request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Failed rows: when a document began to fail for the same reason, and acknowledgements by people.
+"""Failed rows, with the start of each failure and people's acknowledgements.
 
-A failure is known if an earlier run had it with the same code, and no run since had another outcome. An
+A failure is known if an earlier run failed with the same code and no run since then had another outcome. An
 acknowledgement lasts as long as its failure: a failure that returns later is new. `failed_since` is the creation time
 of the first run with the failure. The row stores this time, because that run may be removed before the failure ends.
 """
@@ -28,10 +28,10 @@ RUNS = 30
 
 
 class FailureReason(Struct, frozen=True):
-    """Rows that did not succeed for one reason: the message of one of them, their number, and how many are new.
+    """A reason why rows did not succeed: an example message, the number of rows, and how many of the rows are new.
 
-    `since` is the start of the oldest known failure. `document` is the document that the message is about. With
-    `has_others`, other documents have such rows too.
+    `since` is the start of the oldest known failure. The message is about `document`. `has_others` is true if other
+    documents have rows with this reason too.
     """
 
     code: str
@@ -70,7 +70,7 @@ class Failures:
         self._db = database
 
     def trace(self, job: Job) -> None:
-        """Find the start of a job's failures. Rows whose start is recorded stay unchanged."""
+        """Find and record when each failure of a job began. Rows with a recorded start stay unchanged."""
         c = requests.c
         columns = (c.seq, c.custom_id, c.error_code, c.state, c.failed_since)
         query = select(*columns).where(c.job_id == job.id, HAS_FAILED)
@@ -93,7 +93,9 @@ class Failures:
             bulk.change(tx, requests, ("failed_since",), ("job_id", "seq"), told)
 
     def known(self, job: Job, failing: Mapping[str, str]) -> frozenset[str]:
-        """Return the rows that failed with the same code in an earlier run. `failing` maps custom_ids to codes."""
+        """Return the custom_ids that failed with the same code in an earlier run. `failing` maps custom_ids to
+        codes.
+        """
         names, found = list(failing), set[str]()
         with self._db.read() as tx:
             runs = self._runs(tx, job)
@@ -141,7 +143,7 @@ class Failures:
         ]
 
     def of_home(self, home: str, series: str | None = None) -> Iterator[Failure]:
-        """Yield the failed rows of the newest run of each job file of a home, or of one file.
+        """Yield the failed rows in the newest run of each job file of a home, or only of `series`.
 
         The newest run comes first, with its rows in input order.
         """
@@ -246,7 +248,7 @@ _KEYS = ["series", "custom_id", "code"]
 
 
 def acknowledgement_of(row: Any, database: Database) -> tuple[Any, ColumnElement[bool]]:
-    """Return the acknowledgement to join with a row's failure, and the join condition, which needs `jobs`."""
+    """Return the acknowledgements to join with a row's failure, and the ON condition, which refers to `jobs`."""
     return bulk.beside(acknowledgements, lambda told: _same_failure(told, row), database.dialect)
 
 

@@ -37,8 +37,8 @@ class Forecasts:
         *,
         censored: bool = False,
     ) -> None:
-        """Store a forecast's outcome, in the unit of its kind. The first outcome is kept. Nothing happens without a
-        forecast.
+        """Store a forecast's outcome, in the unit of its kind. Only the first outcome of an existing forecast is
+        stored.
 
         With `censored`, the run was cut short, so its value would have been larger.
         """
@@ -52,9 +52,7 @@ class Forecasts:
             tx.execute(statement)
 
     def turnaround_p95(self, job_id: JobId, shard_id: str) -> float | None:
-        """Return the seconds within which a shard was forecast to end (95th percentile), or None without a
-        forecast.
-        """
+        """Return a shard's forecast turnaround in seconds (95th percentile), or None without a forecast."""
         c = forecasts.c
         with self._db.read() as tx:
             return tx.scalar(select(c.p95).where(c.job_id == job_id, c.kind == "turnaround", c.shard_id == shard_id))
@@ -111,9 +109,7 @@ class Observations:
             return [ProgressSample(*row) for row in tx.execute(query)]
 
     def finishes(self, home: str, newest: int = 50) -> list[tuple[int, datetime, datetime]]:
-        """Return the rows sent, the end of the last batch and the end of the job, for a home's newest finished
-        jobs.
-        """
+        """Return (rows sent, end of the last batch, end of the job) for a home's newest finished jobs."""
         c = jobs.c
         query = (
             select(func.sum(shards.c.rows), func.max(shards.c.ended_at), c.finished_at)
@@ -127,7 +123,9 @@ class Observations:
             return [(int(rows), last, end) for rows, last, end in tx.execute(query) if last is not None]
 
     def reasked(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
-        """Return, for each run in order, the numbers of answered rows and of rows not answered at the first try."""
+        """Return (finished rows, rows that needed more than one try) per run, in order. Runs with no rows are left
+        out.
+        """
         c = requests.c
         more = cast(or_(c.attempt > 0, c.again > 0, c.first_model.is_not(None)), Integer)
         query = (
@@ -141,7 +139,9 @@ class Observations:
         return [found[run] for run in runs if run in found]
 
     def models_reached(self, runs: Sequence[JobId]) -> list[dict[str, int]]:
-        """Return, for each run in order, the number of finished rows by the last model that the rows were sent to."""
+        """Return, per run in order, the finished rows by the last model asked. Runs with no finished rows are left
+        out.
+        """
         c = requests.c
         query = (
             select(c.job_id, c.model, func.count())

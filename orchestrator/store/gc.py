@@ -25,7 +25,7 @@ IS_OVER: ColumnElement[bool] = or_(jobs.c.finished_at.is_not(None), jobs.c.error
 
 
 class Lines(Struct, frozen=True):
-    """Result lines in a shard's file that a home's rows refer to: their number, and where the last one ends."""
+    """A shard's result file: the number of a home's rows that refer to it, and where the last line in use ends."""
 
     shard: str
     kind: str
@@ -67,7 +67,7 @@ class Removals:
             return frozenset(map(JobId, tx.scalars(select(ledger.c.job_id).distinct().where(ledger.c.at >= at))))
 
     def clear(self, job_id: JobId, folder: Path, now: datetime) -> bool:
-        """Mark a job whose folder will be removed: no run carries its answers over or retries its rows.
+        """Mark a job before its folder is removed, so that no run carries over its answers or retries its rows.
 
         Counts, costs and reasons of its rows stay. Returns False if the job has not ended.
         """

@@ -23,7 +23,7 @@ def owners(home: Home, store: Store) -> frozenset[str]:
 def recognise(home: Home, store: Store) -> str | None:
     """Give a home without an id the id recorded in its jobs, and return the id.
 
-    None if the home has an id already, or no jobs. Raises RefusedError if its jobs belong to several homes.
+    Returns None if the home has an id already, or no jobs. Raises RefusedError if its jobs belong to several homes.
     """
     if home.has_identity:
         return None
@@ -40,9 +40,10 @@ def recognise(home: Home, store: Store) -> str | None:
 
 
 def adopt(home: Home, store: Store, identity: str | None) -> str:
-    """Continue a home in this folder, with the id `identity` or the id that it has. Raises RefusedError.
+    """Continue a home in this folder, with the id `identity` or its present id, and return the id.
 
-    If this home is a copy, the original is marked, so that the original's daemon does not start again.
+    If this home is a copy, mark the original, so that its daemon does not start again. Raises RefusedError if no job
+    here belongs to `identity`, or if a home without an id has jobs of several homes.
     """
     if identity is None and recognise(home, store) is None and not home.has_identity:
         # No job here belongs to a home, so a new id orphans no job.

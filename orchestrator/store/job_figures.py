@@ -42,7 +42,7 @@ def instant(microseconds: int | None) -> datetime | None:
 
 
 def counts(ask: Ask, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-    """Return the numbers of each job's requests by state, and of accepted answers with a mark."""
+    """Return each job's number of requests by state, and of accepted answers by mark, such as cut or repaired."""
     found: dict[JobId, dict[str, int]] = {job_id: {} for job_id in job_ids}
     for job_id, state, number in ask(_STATES, job_ids):
         found[job_id][state] = number

@@ -49,7 +49,9 @@ class Jobs:
                 tx.execute(insert(tags), [{"job_id": job.id, "key": k, "value": v} for k, v in job_tags.items()])
 
     def get(self, job_id: str) -> Job:
-        """Return the job with this id, or the only job whose id begins with it. Raises UsageError."""
+        """Return the job with this id, or the only job with this id prefix. Raises UsageError if there is no single
+        match.
+        """
         with self._db.read() as tx:
             row = tx.execute(_BY_ID, {"job": job_id}).first()
             if row is not None:
@@ -96,7 +98,7 @@ class Jobs:
             return frozenset(tx.scalars(query))
 
     def follow(self, job: Job, moved: Job, identity: str) -> Job:
-        """Give a job whose file was moved the file and settings of `moved`. Return the changed job."""
+        """Give a job the file and config of `moved`, after the job's file was moved. Return the changed job."""
         with self._db.write() as tx:
             row = tx.execute(select(jobs.c.options).where(jobs.c.id == job.id).with_for_update()).one()
             options = {**row.options, "config": moved.options["config"]}
@@ -129,11 +131,11 @@ class Jobs:
         self._set(job_id, jobs.c.built_at.is_(None), ignored=found)
 
     def revise(self, job_id: JobId, **terms: datetime | Decimal) -> None:
-        """Give an unfinished job another `deadline_at` or `budget`. Raises StateConflict."""
+        """Change the `deadline_at` or `budget` of an unfinished job. Raises StateConflict if the job has finished."""
         self._set(job_id, jobs.c.finished_at.is_(None), **terms)
 
     def request_cancel(self, job_id: JobId, code: CancelCode, reason: str, now: datetime) -> bool:
-        """Request the cancellation of a job. False if it was requested before, or the job has ended."""
+        """Request the cancellation of a job. Return False if it was requested before, or if the job has ended."""
         try:
             condition = jobs.c.finished_at.is_(None) & jobs.c.cancel_requested_at.is_(None) & jobs.c.error.is_(None)
             self._set(job_id, condition, cancel_requested_at=now, cancel_code=code, cancel_reason=reason)
@@ -144,7 +146,7 @@ class Jobs:
     def finish(
         self, job_id: JobId, output_path: str, now: datetime, *, error: str | None = None, code: str | None = None
     ) -> None:
-        """Record a job's end and its result file. With `error`, the rows could not be delivered."""
+        """Record a job's end and its result file. `error` says why the rows could not be delivered."""
         values = {"finished_at": now, "output_path": output_path, "error": error, "error_code": code}
         self._db.before_naming_files()
         self._set(job_id, jobs.c.finished_at.is_(None), **values)
@@ -154,7 +156,7 @@ class Jobs:
         self._set(job_id, jobs.c.finished_at.is_(None), error=error, error_code=code)
 
     def undelivered(self, home: str, codes: Sequence[str], since: datetime) -> list[Job]:
-        """Return a home's jobs that ended since a time and could not be delivered, with one of these codes."""
+        """Return a home's jobs that ended since a time and whose delivery failed with any of these codes."""
         c = jobs.c
         query = (
             select(jobs)
@@ -165,17 +167,19 @@ class Jobs:
             return [job_of(row) for row in tx.execute(query)]
 
     def delivered(self, job_id: JobId, output_path: str) -> None:
-        """Record that an undelivered job's rows are delivered now. Raises StateConflict."""
+        """Record that an undelivered job's rows are now delivered. Raises StateConflict for any other job."""
         over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
         self._set(job_id, over, output_path=output_path, error=None, error_code=None)
 
     def not_delivered(self, job_id: JobId, error: str, code: str) -> None:
-        """Record why an undelivered job's rows still cannot be delivered. Raises StateConflict."""
+        """Record why an undelivered job's rows still cannot be delivered. Raises StateConflict for any other job."""
         over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
         self._set(job_id, over, error=error, error_code=code)
 
     def reopen(self, job_id: JobId, **options: Any) -> None:
-        """Reopen a finished job with additional options, so that it is finished again. Raises StateConflict."""
+        """Reopen a finished job with more options, so that orch finishes it again. Raises StateConflict if it is
+        open.
+        """
         over = {"finished_at": None, "output_path": None, "error": None, "error_code": None}
         self.allow(job_id, **options)
         self._set(job_id, jobs.c.finished_at.is_not(None), **over)
@@ -204,7 +208,7 @@ class Jobs:
                 raise StateConflict(f"job {job_id} is not in the expected state")
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-        """Return the numbers of each job's requests by state, and of accepted answers with a mark."""
+        """Return each job's number of requests by state, and of accepted answers by mark, such as cut or repaired."""
         with self._db.asking() as ask:
             return job_figures.counts(ask, job_ids)
 

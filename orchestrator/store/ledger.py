@@ -1,4 +1,4 @@
-"""Sums over the ledger, which has a line for each row with a paid answer."""
+"""Sums over the ledger. Each line books a cost against a row, even for attempts without an answer."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ DAY = 86_400_000_000  # microseconds
 
 
 class BookedJob(Struct, frozen=True):
-    """Tokens that a job paid for, and a flag if part of its cost is an estimate.
+    """Tokens that a job paid for. `estimated` is true if part of the cost is an estimate.
 
-    `unpriced` counts rows that used something which the cost does not cover.
+    `unpriced` counts rows whose answer used something that the cost does not cover.
     """
 
     usage: Usage
@@ -85,7 +85,9 @@ class Ledger:
         return None if found is None else Price(found.cost, found.price_source, found.estimated, bool(found.unpriced))
 
     def paid(self, since: datetime, until: datetime | None, tag: tuple[str, str] | None) -> Decimal:
-        """Return the dollars booked from `since` until just before `until`, for all jobs or one (key, value) tag."""
+        """Return the dollars booked from `since` until just before `until`, for all jobs or jobs with a (key, value)
+        tag.
+        """
         query = select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.at >= since)
         if until is not None:
             query = query.where(ledger.c.at < until)
@@ -97,7 +99,7 @@ class Ledger:
     def by_tier(self, since: datetime) -> dict[tuple[str, str], tuple[Decimal, Decimal]]:
         """Return booked dollars by backend and service tier ("" if unknown).
 
-        Each value has the total, and the part for attempts without an answer.
+        Each value is (total, part of the total for attempts without an answer).
         """
         c = ledger.c
         query = (
@@ -114,12 +116,12 @@ class Ledger:
         return found
 
     def newest(self) -> int:
-        """Return the number of the newest line, or 0. Numbers rise, but lines may be committed in another order."""
+        """Return the number of the newest line, or 0 for an empty ledger. Lines may be committed out of order."""
         with self._db.read() as tx:
             return tx.scalar(select(func.max(ledger.c.id))) or 0
 
     def unpaid(self, tag: tuple[str, str] | None) -> list[Shard]:
-        """Return the shards of every home whose cost may still be booked: from intent to collection."""
+        """Return all homes' shards whose cost may still be booked, from intent until collection."""
         query = select(shards).where(shards.c.state.in_(AT_BACKEND)).order_by(shards.c.created_at, shards.c.id)
         if tag is not None:
             query = query.where(shards.c.job_id.in_(_tagged(tag)))
@@ -134,7 +136,9 @@ class Ledger:
         now: datetime,
         usages: Mapping[int, Usage] = MappingProxyType({}),
     ) -> None:
-        """Book cost and usage of a shard's rows without an outcome. Repeated calls book once."""
+        """Book cost and usage of a shard's rows without setting their outcomes. A repeated call books nothing
+        more.
+        """
         rows = [
             {
                 "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": kind,

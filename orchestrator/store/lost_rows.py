@@ -20,7 +20,7 @@ LOST, REPAID = "lost", "repaid"
 
 
 class LostRow(Struct, frozen=True):
-    """A ledger line of a lost row. `made_at` is the time at which the row's batch was made."""
+    """A lost row's ledger line. `made_at` is when the row's batch was submitted, or None if unknown."""
 
     line: int
     batch: str
@@ -33,10 +33,10 @@ class LostRows:
         self._db = database
 
     def like(self, job: Job, shard: Shard, model: str) -> list[LostRow]:
-        """Return the lost rows that have the same request as a row of an unsent shard, at the shard's backend.
+        """Return lost rows at the shard's backend with the same request as a row of this unsent shard.
 
-        `model` is the backend's name for the model. A row of another file counts if the cache could answer it. A job
-        that carries no answers over asks its rows again, so only its own lost rows count.
+        `model` is the backend's name for the model. A lost row of another file counts if its cache key is the same. A
+        job that carries no answers over asks its rows again, so only its own lost rows count.
         """
         with self._db.read() as tx:
             found = tx.execute(_LOST.where(ledger.c.backend == shard.backend, ledger.c.model == model)).all()

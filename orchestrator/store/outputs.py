@@ -12,7 +12,7 @@ from orchestrator.store.records import WrittenOutput
 
 
 class Outputs:
-    """In every method, `home` is a home's id, because a path is valid only on that home's machine."""
+    """Records by home and destination. `home` is a home's id, because a path is valid only on that home's machine."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -1,4 +1,4 @@
-"""Field sets that a provider's models have answered, and waiting rows that could prove other sets."""
+"""Sets of request fields that a provider's models have answered, and waiting rows that could prove other sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.store.records import SampleRow
 from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, ledger, requests, shards
 
 NEWEST_SHARDS = 5
-"""Number of a model's newest batches, from an older version, whose requests are read for proofs."""
+"""Number of a model's newest batches whose requests prove field sets that an older version did not record."""
 
 
 class Proofs:
@@ -24,7 +24,7 @@ class Proofs:
         self._db = database
 
     def answered(self, backend: str, endpoint: str, model: str) -> frozenset[str]:
-        """Return the field sets that a model has answered. `model` is the backend's name for it."""
+        """Return the field sets that a model has answered. `model` is the backend's name for the model."""
         c = proven_requests.c
         query = select(c.fields).where(c.backend == backend, c.endpoint == endpoint, c.model == model)
         with self._db.read() as tx:
@@ -41,10 +41,10 @@ class Proofs:
             )
 
     def cache_use(self, backend: str, model: str, since: datetime) -> tuple[int, int]:
-        """Return the tokens read from a model's cache and written to it, in jobs that wrote the cache before their
+        """Return (tokens read, tokens written) of a model's cache, over jobs that wrote the cache before their
         batches.
 
-        `model` is the backend's name for it.
+        `model` is the backend's name for the model.
         """
         s, c = shards.c, ledger.c
         jobs = select(s.job_id).where(s.backend == backend, s.preflight.startswith(MARK), s.created_at >= since)
@@ -94,7 +94,9 @@ class Proofs:
             yield SampleRow(JobId(row.job_id), row.seq, row.endpoint, row.model, row.task, span, row.max_output)
 
     def earlier_answers(self, backend: str, endpoint: str, alias: str) -> list[SampleRow]:
-        """Return an answered row of each task in a model's newest batches; job files call the model `alias`."""
+        """Return an answered row per job and task from a model's newest batches. `alias` is the model's name in job
+        files.
+        """
         s, c = shards.c, requests.c
         newest = (
             select(s.id)

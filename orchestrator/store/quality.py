@@ -13,9 +13,9 @@ from orchestrator.store.night_tables import quality
 
 
 class Quality(Struct, frozen=True):
-    """Comparison of a job's answers with known answers: `hits` of `fields`, in `rows`.
+    """Comparison of a job's answers with known answers: in `rows` rows, `hits` of `fields` fields are as expected.
 
-    `absent` counts known answers without a row, or whose row was never asked. `withheld` is the reason why the job's
+    `absent` counts known answers whose row is missing or was never asked. `withheld` is the reason why the job's
     output is not delivered, or None.
     """
 

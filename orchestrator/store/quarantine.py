@@ -1,8 +1,9 @@
-"""Rows in quarantine: failures that keep a document from being asked again every night, and their release.
+"""Rows in quarantine, whose lasting failures keep them from being asked again every night, and their release.
 
 Quarantine is derived from the rows. A row is in quarantine if it has a lasting failure in the newest run of its job
-file; the next run carries the failure over. `policy/row_errors` tells lasting failures from passing ones. A changed
-document or question makes a new row, outside quarantine. After a release, the failure is no longer carried over.
+file; the next run carries the failure over. `policy/row_errors` tells lasting failures from passing failures. A
+changed document or question makes a new row, outside quarantine. After a release, the failure is no longer carried
+over.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ CHUNK = 500
 
 
 class Held(Struct, frozen=True):
-    """A row in quarantine with its failure. `since` is the first run with that failure, `runs` the number of such
-    runs.
+    """A row in quarantine and its failure. `job` is the newest run of the row's job file.
 
-    `job` is the newest run of the row's job file.
+    `since` is the run that first had the failure, and `runs` is the number of runs in which the row failed.
     """
 
     document: str
@@ -48,8 +48,7 @@ class Quarantine:
         self._db = database
 
     def held(self, home: str, is_passing: Callable[[str | None], bool], series: str | None = None) -> Iterator[Held]:
-        """Yield a home's rows in quarantine, or only a series' rows. The newest job file comes first, with rows in
-        input order.
+        """Yield the rows in quarantine of a home or of `series`, by newest run, then in input order.
 
         `is_passing` returns True for failures that another night retries anyway.
         """

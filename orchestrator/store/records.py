@@ -53,11 +53,11 @@ _WHYS = {None: None} | {why.value: why for why in Why}
 
 
 class Earlier(Struct, frozen=True):
-    """An earlier run's outcome of a request; `facts` are the values of `CARRIED`.
+    """Outcome of a request in an earlier run; `facts` are the values of `CARRIED`.
 
-    `job_id` is the job that asked. `taken_from` is the answer's backend and model if a job of another file asked,
-    else None. `cut_from_tokens` is the document's length before it was cut. `sent_as` names the document's pages sent
-    as pictures, and `notes` says what was not read.
+    `job_id` is the job that sent the request. `taken_from` is the answer's backend and model if a job of another file
+    sent it, else None. `cut_from_tokens` is the document's length before it was cut. `sent_as` names the document's
+    pages sent as pictures, and `notes` says what was not read.
     """
 
     custom_id: str
@@ -109,7 +109,7 @@ class EarlierRow(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """A row's outcome with its cost (None: nothing is booked), and the possible cost of attempts without an answer.
+    """A row's outcome, its `price` (None: nothing is booked), and the `uncertain` cost of attempts without an answer.
 
     `used` is the token estimate behind the price if the answer states no tokens.
     """
@@ -142,7 +142,7 @@ class InShard(Struct, frozen=True):
 
 
 class OpenRows(Struct, frozen=True):
-    """Open rows of one kind: `bytes` of their lines, and the maximum tokens of their answers (None: no limit).
+    """A group of open rows: total `bytes` of their lines, and total `max_output` tokens (None if a row has no limit).
 
     Waiting rows have no `shard_id`, and avoid the backends in `avoid`.
     """
@@ -236,10 +236,10 @@ class SampleRow(Struct, frozen=True):
 
 
 class RefusalHold(Struct, frozen=True):
-    """The reason why rows of a job are not sent to a backend, in the provider's words.
+    """A hold on rows of a job that a backend refuses, with the provider's reason.
 
-    `model` is the rows' alias. `held_at` is when the backend last refused the rows, and `probe_at` when orch may try
-    one of them. `times` is how often the backend refused all of them.
+    `model` is the rows' alias. The backend last refused the rows at `held_at`, and orch may try a single row at
+    `probe_at`. `times` is how often the backend refused all rows.
     """
 
     job_id: JobId

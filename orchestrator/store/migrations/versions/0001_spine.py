@@ -1,4 +1,4 @@
-"""spine"""
+"""First schema: documents, jobs, events, ledger, shards, tags and requests."""
 
 from __future__ import annotations
 

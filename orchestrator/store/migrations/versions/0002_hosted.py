@@ -1,4 +1,4 @@
-"""hosted batches: accounts, intents, learned limits, tiers"""
+"""Hosted batches: accounts, intents, learned limits and tiers."""
 
 from __future__ import annotations
 

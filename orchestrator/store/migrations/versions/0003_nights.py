@@ -1,4 +1,4 @@
-"""schedules, their nights and sent reports"""
+"""Schedules, their nights and sent reports."""
 
 from __future__ import annotations
 

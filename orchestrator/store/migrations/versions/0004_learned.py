@@ -1,4 +1,4 @@
-"""failures with their start, several runs a day, jobs after others, outputs, and inputs of plans"""
+"""Failures with their start, several runs a day, jobs after others, outputs, and inputs of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hours that engines held GPUs, pages sent as pictures, and avoided backends as a JSON array"""
+"""Hours that engines held GPUs, pages sent as pictures, and avoided backends as a JSON array."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ down_revision = "0004"
 def upgrade() -> None:
     """Add the hours that our own engines held GPUs, and the pages of a row's document sent as pictures.
 
-    `requests.avoid` had names separated by commas. No name has a comma or a quotation mark.
+    Convert `requests.avoid` from comma-separated names to JSON. No name has a comma or a quotation mark.
     """
     op.create_table(
         "engine_holds",

@@ -1,4 +1,4 @@
-"""measured rates of our own engines (`orch bench --apply`)"""
+"""Measured rates of our own engines (`orch bench --apply`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""the person who started a night by hand"""
+"""The person who started a night by hand."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
-    """Existing nights keep null: it is unknown who started them."""
+    """Add the column. Existing nights keep NULL, because it is unknown who started them."""
     op.add_column("nights", sa.Column("asked_by", sa.Text(), nullable=True))

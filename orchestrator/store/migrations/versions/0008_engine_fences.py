@@ -1,4 +1,4 @@
-"""the daemon of a home that may write to a database that several machines reach"""
+"""The daemon of a home that may write to a database that several machines share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Existing homes never had a second daemon."""
+    """Add an empty table: existing homes never had a second daemon."""
     op.create_table(
         "engine_fences",
         sa.Column("home", sa.String(length=32), nullable=False),

@@ -1,4 +1,4 @@
-"""which accepted answers ended at max_tokens"""
+"""A mark for accepted answers that were cut off at max_tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0008"
 
 
 def upgrade() -> None:
-    """Answers accepted before this are not counted: their lines may be gone."""
+    """Add the mark. Answers accepted earlier keep NULL and are not counted, because their lines may be gone."""
     op.add_column("requests", sa.Column("cut", sa.Boolean(), nullable=True))
     is_known = sa.text("cut IS NOT NULL")
     op.create_index(

@@ -1,4 +1,4 @@
-"""further usage of an answer, and a mark for repaired JSON"""
+"""Further usage of an answer, and a mark for repaired JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS = (
 
 
 def upgrade() -> None:
-    """Earlier answers have none of these counts, and their prices did not include them."""
+    """Add the columns. Earlier answers get counts of 0, which their prices did not include anyway."""
     for table in ("requests", "ledger"):
         for name in _COUNTS:
             op.add_column(table, sa.Column(name, sa.Integer(), nullable=False, server_default="0"))

@@ -1,4 +1,4 @@
-"""fields that models have refused, and rows that wait because a backend refuses all of their kind"""
+"""Fields that models have refused, and rows that wait because a backend refuses all rows of their kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    """Nothing was learned so far, and no row waits."""
+    """Add both tables, empty: orch has learned nothing yet, and no row waits."""
     op.create_table(
         "refused_fields",
         sa.Column("backend", sa.String(length=40), nullable=False),

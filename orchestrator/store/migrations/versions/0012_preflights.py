@@ -1,4 +1,4 @@
-"""rows that are asked before a batch, and the sets of fields that models have answered"""
+"""Rows that are asked before a batch, and the sets of fields that models have answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Every shard so far is a batch."""
+    """Add the column and the table. Every existing shard is a batch."""
     op.add_column("shards", sa.Column("preflight", sa.Text(), nullable=True))
     op.create_table(
         "proven_requests",

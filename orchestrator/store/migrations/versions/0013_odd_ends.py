@@ -1,4 +1,4 @@
-"""accepted answers that ended for an unknown reason"""
+"""A mark for accepted answers that ended for an unknown reason."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0012"
 
 
 def upgrade() -> None:
-    """Existing answers were never checked for that."""
+    """Add the mark. Existing answers keep NULL, because their reason was never checked."""
     op.add_column("requests", sa.Column("odd_end", sa.Boolean(), nullable=True))

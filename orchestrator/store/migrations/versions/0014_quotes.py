@@ -1,4 +1,4 @@
-"""quotes of answers: where a document's text stands in its request, and where its quotes stand in the text"""
+"""Quotes of answers: where a document's text stands in its request, and where its quotes stand in the text."""
 
 from __future__ import annotations
 

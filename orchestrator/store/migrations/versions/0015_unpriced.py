@@ -1,4 +1,4 @@
-"""ledger lines whose cost does not cover all that their answer used"""
+"""A mark for ledger lines whose cost does not cover everything that the answer used."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0014"
 
 
 def upgrade() -> None:
-    """Existing lines were never checked for use without a price."""
+    """Add the mark. Existing lines keep NULL, because they were never checked for use without a price."""
     op.add_column("ledger", sa.Column("unpriced", sa.Boolean(), nullable=True))

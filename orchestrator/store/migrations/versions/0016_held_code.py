@@ -1,4 +1,4 @@
-"""why a shard waits, as a code"""
+"""The reason why a shard waits, as a code."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0015"
 
 
 def upgrade() -> None:
-    """A waiting shard gets its code at its next step."""
+    """Add the column. A waiting shard gets its code at its next step."""
     op.add_column("shards", sa.Column("held_code", sa.String(16), nullable=True))

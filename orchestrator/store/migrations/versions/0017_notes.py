@@ -1,4 +1,4 @@
-"""unread parts of a row's document"""
+"""Unread parts of a row's document."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0016"
 
 
 def upgrade() -> None:
-    """It is unknown for earlier documents."""
+    """Add the column. Existing rows keep NULL, because the unread parts of their documents are unknown."""
     op.add_column("requests", sa.Column("notes", sa.Text(), nullable=True))

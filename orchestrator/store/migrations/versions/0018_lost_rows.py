@@ -10,7 +10,7 @@ down_revision = "0017"
 
 
 def upgrade() -> None:
-    """Until now, only batches with consent to pay again were booked."""
+    """Rename `lost` lines to `repaid`: until now, only batches with consent to pay again were booked."""
     op.execute("UPDATE ledger SET kind = 'repaid' WHERE kind = 'lost'")
     lost = sa.text("kind = 'lost'")
     op.create_index("ix_ledger_lost", "ledger", ["job_id"], sqlite_where=lost, postgresql_where=lost)

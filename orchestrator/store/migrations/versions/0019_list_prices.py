@@ -1,4 +1,4 @@
-"""ledger lines with the list price of their day"""
+"""The list price of the day for each ledger line."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0018"
 
 
 def upgrade() -> None:
-    """Existing lines have no list price: a report uses the prices in orch.toml when it is made."""
+    """Add the column. For existing lines, a report uses the prices in orch.toml when it is made."""
     op.add_column("ledger", sa.Column("listed", sa.BigInteger(), nullable=True))
