@@ -47,6 +47,18 @@ def test_rows_leave_while_the_other_route_is_in_time(hours: float, rate: float) 
     assert score.by_route["realtime"] == ROWS
 
 
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("begins", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize(("hours", "rate"), [(4.0, 0.5), (6.0, 0.3), (3.0, 1.0)])
+def test_rows_that_a_silent_provider_has_done_are_asked_elsewhere_in_time(
+    hours: float, rate: float, begins: float
+) -> None:
+    """It names no files, so the other route has to do all rows, not only those that were left."""
+    score = lived(hours, silent=60, begins=begins, rate=rate)
+    assert score.in_time
+    assert score.by_route["realtime"] == ROWS
+
+
 @pytest.mark.long
 @settings(max_examples=max(2, settings().max_examples // 4))
 @given(st.floats(1.0, 30.0), st.floats(0.05, 0.9))

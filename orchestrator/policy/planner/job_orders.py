@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from orchestrator.core.shards import AHEAD, Shard, ShardState
+from orchestrator.policy.planner.observations import silent_since
 from orchestrator.policy.planner.planning_problem import capacity_of, objection
 from orchestrator.policy.planner.stints import unfinished, waits_for_answers
 from orchestrator.policy.planner.types import (
@@ -54,8 +55,11 @@ def locate_rows(
     for shard in shards:
         open_rows = rows.get(shard.id, 0)
         left = unfinished(shard, open_rows)
-        if not left and shard.state is ShardState.SUBMITTED and shard.backend not in synchronous:
-            left = min(1, open_rows)  # all rows are counted as done, but the batch has not ended and has no files
+        if shard.state is ShardState.SUBMITTED and shard.backend not in synchronous:
+            if silent_since(shard, now) is not None:
+                left = open_rows  # a provider that does not answer names no files: its done rows may be needed too
+            elif not left:
+                left = min(1, open_rows)  # all rows are counted as done, but the batch has not ended and has no files
         if not left:
             continue
         if shard.rerouted_at is not None:

@@ -103,7 +103,7 @@ def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBa
             and shard.rerouted_at is None
             and shard.provider_status == BatchStatus.COMPLETED
         )
-        known_until = _silent_since(shard, now) or shard.ended_at or now
+        known_until = silent_since(shard, now) or shard.ended_at or now
         seconds = (known_until - shard.submitted_at).total_seconds()
         if completed and shard.took_seconds is not None:
             # If orch did not poll for hours, the provider's own time counts.
@@ -111,7 +111,7 @@ def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBa
         yield SeenBatch(shard.submitted_at, max(1.0, seconds), completed, shard.rows)
 
 
-def _silent_since(shard: Shard, now: datetime) -> datetime | None:
+def silent_since(shard: Shard, now: datetime) -> datetime | None:
     """Return the time of a silent provider's last report on a batch, or None if the provider is not silent.
 
     The batch may have ended after that report.
@@ -171,7 +171,7 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
         over = shard.collected_at or shard.ended_at
         if shard.rerouted_at is None or over is None or shard.provider_status == BatchStatus.COMPLETED:
             continue
-        if _silent_since(shard, over) is not None:
+        if silent_since(shard, over) is not None:
             continue
         wait = Wait(shard.rerouted_at, (over - shard.rerouted_at).total_seconds())
         hour = shard.rerouted_at.replace(minute=0, second=0, microsecond=0)
