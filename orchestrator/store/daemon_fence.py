@@ -64,9 +64,15 @@ class DaemonFences:
         begin = add.values(row).on_conflict_do_update(
             index_elements=["home"], set_={"replica": told.replica, "generation": told.generation}, where=is_newer
         )
-        self._end_others(fence)
+        is_older = (table.c.home == fence.home) & (table.c.replica == fence.replica)
+        is_older &= table.c.generation > fence.generation
+        with self._db.read() as tx:
+            is_refused = tx.execute(select(table.c.home).where(is_older)).first() is not None
+        if not is_refused:  # a newer daemon keeps its connections and its transaction
+            self._end_others(fence)
         with self._db.write() as tx:
-            tx.execute(begin)
+            if not is_refused:
+                tx.execute(begin)
             fence.require(tx)
 
     def leave(self, home: str) -> None:
@@ -75,7 +81,7 @@ class DaemonFences:
             tx.execute(delete(daemon_fences).where(daemon_fences.c.home == home))
 
     def _end_others(self, fence: DaemonFence) -> None:
-        """End connections of earlier daemons: a paused transaction would block this daemon forever."""
+        """End connections of the home's other daemons. A paused transaction would block this daemon forever."""
         if self._db.is_sqlite:
             return
         end = text(

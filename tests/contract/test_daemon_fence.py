@@ -70,6 +70,17 @@ def test_a_paused_daemon_holds_nobody_up(store_url: str) -> None:
     first.close()
 
 
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_an_older_daemon_ends_no_connection_of_a_newer_one(store_url: str) -> None:
+    with opened(store_url, 2) as newer:
+        with newer._database.write() as tx:
+            tx.exec_driver_sql("SELECT 1")
+            with pytest.raises(FencedOff, match="generation 2"):
+                opened(store_url, 1)
+            tx.exec_driver_sql("DELETE FROM events WHERE id = -1")
+        change(newer)
+
+
 def change(store: Store) -> None:
     """Some transaction that writes."""
     with store._database.write() as tx:
