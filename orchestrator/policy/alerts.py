@@ -47,7 +47,8 @@ class AlertKind(StrEnum):
 class Alert(Struct, frozen=True):
     """A problem of a job and the action taken. Each combination of kind, job and `what` is reported once.
 
-    `code` says what keeps rows from running; it is None for other alerts.
+    `what` tells problems of one kind apart, such as `missed` and `risk` for a deadline. `code` names what keeps rows
+    from running; it is None for other problems.
     """
 
     kind: AlertKind
@@ -88,7 +89,8 @@ class Trouble(Struct, frozen=True):
 class MonitoredJob(Struct, frozen=True):
     """The state of a running job. `chance` is P(done by the deadline), None if unknown.
 
-    `failing` says which of the failed rows in `counts` are new.
+    `failing` says which of the failed rows in `counts` are new. `troubles` are the reasons that keep rows from
+    running.
     """
 
     job: Job

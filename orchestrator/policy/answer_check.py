@@ -206,7 +206,11 @@ class LabelCheck(OutputCheck):
         self._calibration = calibration
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
-        """Return `label`, the model's `probability`, and the `confidence` from known answers; None if unknown."""
+        """Return the answer's object with the model's `probability` and the `confidence` from known answers.
+
+        `probability` is None if the answer states no probabilities. `confidence` is None if `probability` is None or
+        there is no calibration. An answer that is not an object is returned unchanged.
+        """
         found = super().output(answer, body)
         if not isinstance(found, dict):
             return found

@@ -52,7 +52,11 @@ def is_odd(answer: Answer) -> bool:
 
 
 def cut_at(text: str, before: str) -> tuple[str, str]:
-    """Return `(code, message)` of an answer that reached max_tokens before it `began` or `was complete`."""
+    """Return `(code, message)` of an answer that reached max_tokens too early.
+
+    `before` completes the message. It is `began` for an answer without text, and `was complete` for incomplete JSON.
+    An answer that ends in a long run of whitespace gets its own code, `endless_blanks`.
+    """
     blanks = len(text) - len(text.rstrip())
     if blanks >= _ENDLESS_BLANKS:
         told = f"the answer ran into whitespace ({blanks:,} characters) until max_tokens"

@@ -49,7 +49,8 @@ def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
 def content_text(content: Any, *, is_response: bool = False) -> str | None:
     """Return the text of a message's `content`: a text, a list of parts without the thoughts, or other JSON.
 
-    Cloudflare answers a schema with an object in `content`. The Responses API lists only parts there.
+    Cloudflare answers a schema with an object in `content`. With `is_response`, a list that has at least one object
+    with a `type` is a list of parts.
     """
     if content is None or isinstance(content, str):
         return content
@@ -79,9 +80,10 @@ def has_calls(message: Mapping[str, Any]) -> bool:
 
 
 def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Return the messages that contain the answer: of the final phase, or else all except commentary.
+    """Return the messages that contain the answer.
 
-    The model's reasoning and the user's messages are left out.
+    These are the messages of the final phase, or else all messages except commentary. If all messages are commentary,
+    all are returned. The model's reasoning and the user's messages are left out.
     """
     messages: list[Mapping[str, Any]] = [
         item
@@ -122,7 +124,7 @@ def _is_bare(part: Any) -> bool:
 
 
 def _is_text(kind: str) -> bool:
-    """True if parts of this kind hold answer text. Only thoughts and kinds known to have no text do not."""
+    """True if parts of this kind hold answer text. An unknown kind counts as text unless its name means thoughts."""
     return kind not in _OTHERS and not any(word in kind for word in _THOUGHTS)
 
 

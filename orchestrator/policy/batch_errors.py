@@ -24,9 +24,10 @@ class BatchFault(StrEnum):
 
 
 class BatchVerdict(Struct, frozen=True):
-    """The reason why a batch was refused, and what happens to the affected rows: one line's row, or all rows.
+    """The reason why a batch was refused, and what happens to the affected rows.
 
-    If the backend had no room and stated its limit, `limit` is the number of tokens that may be enqueued.
+    If `kind` is LINE, only the row of the refused line is affected; otherwise all rows are. If the backend had no
+    room and stated its limit, `limit` is the number of tokens that may be enqueued. Otherwise `limit` is None.
     """
 
     kind: BatchFault

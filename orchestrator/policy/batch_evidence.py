@@ -17,12 +17,21 @@ from orchestrator.core.counts import number_of
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 DENIALS = 4
-"""Number of times that a backend must deny that a batch exists, or show a list without it."""
+"""Number of denials after which a batch counts as gone, if they lasted long enough.
+
+A denial is a response that the batch does not exist, or a list without the batch.
+"""
 DENIED_FOR = 30 * MINUTE
 UNLISTED_FOR = 6 * HOUR
-"""Minimum duration of the denials if the backend's list cannot be read."""
+"""Minimum duration of the denials if the backend's list cannot be read.
+
+If the rows are needed at another backend, `FILES_APPEAR` replaces this duration.
+"""
 HURRIED_DENIALS, HURRIED_FOR = 2, 5 * MINUTE
-"""Number and minimum duration of denials for a batch whose rows would otherwise be late at other backends."""
+"""Number and minimum duration of denials for a batch whose rows would otherwise be late at other backends.
+
+If the backend's list cannot be read, `FILES_APPEAR` replaces this duration.
+"""
 
 FILES_APPEAR = 15 * MINUTE
 """Longest wait for files after a batch ends. Files may be named late, and become readable even later."""
@@ -47,7 +56,7 @@ class EvidenceVerdict(Struct, frozen=True):
 class Denied(Struct, frozen=True):
     """A backend's denials that a batch exists: their number, and the time of the first denial.
 
-    `is_unlisted` is true if the backend's whole list lacks the batch, and None if the list could not be read.
+    `is_unlisted` is None if the backend's list could not be read. It is true if the whole list lacks the batch.
     """
 
     since: datetime
@@ -73,9 +82,10 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Evi
 
 
 def answers_until(ended: datetime, deadline: datetime | None, again: timedelta | None) -> datetime:
-    """Return the latest time to wait for existing answers: while asking again could be in time, at most a day.
+    """Return the latest time to wait for an ended batch's existing answers.
 
-    `again` is how long asking usually takes. If asking again would be late in any case, orch waits the whole day.
+    `again` is how long it usually takes to ask rows again, None if unknown. orch waits until asking again would miss
+    the deadline, but at most a day. If asking again would be late in any case, orch waits the whole day.
     """
     last = ended + ANSWERS_KEPT
     if deadline is None:
@@ -155,10 +165,10 @@ def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) ->
 
 
 class FileReading(Struct, frozen=True):
-    """Result of reading a batch's files: `rows` with a line, and `bytes` received.
+    """Result of reading a batch's files: the number of `rows` that have a line, and the `bytes` received.
 
     `told` is the size that the backend states, or None. With `has_grown`, the backend stated a smaller size before.
-    `cut` is why a transfer broke off. `absent` are files that are named but missing.
+    `cut` is why a transfer broke off, or None. `absent` are files that the batch names but that cannot be read.
     """
 
     rows: int = 0
@@ -174,7 +184,11 @@ class FileReading(Struct, frozen=True):
         return not (self.rows or self.bytes or self.told or self.absent or self.cut)
 
     def is_more_than(self, other: FileReading | None) -> bool:
-        """True if this reading has more than the other reading."""
+        """True if this reading has more rows than the other reading.
+
+        If the rows are equal, the bytes decide; if these are equal too, the reading with fewer missing files has
+        more.
+        """
         if other is None:
             return True
         return (self.rows, self.bytes, -len(self.absent)) > (other.rows, other.bytes, -len(other.absent))

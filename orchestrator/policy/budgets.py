@@ -54,8 +54,8 @@ class Period(Struct, frozen=True):
 def period_at(budget: Budget, now: datetime, zone: tzinfo | None = None) -> Period:
     """Return the period of a budget that contains `now` (aware), in `zone` or this machine's time zone.
 
-    If the clocks skip the start time, it moves forward by the length of the gap. If they show it twice, the first one
-    counts.
+    If the clocks skip the start time, it moves forward by the length of the gap. If the clocks show the start time
+    twice, the first time counts.
     """
     here = now.astimezone(zone)
     months = budget.period == "month"
@@ -142,12 +142,18 @@ def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
 
 
 def no_time(standing: BudgetStanding, more: Decimal) -> str | None:
-    """Return why upstreams paid by the hour must not start, or None. Stopping them costs `more` dollars."""
+    """Return why upstreams paid by the hour must not start, or None.
+
+    `more` is the dollars that they would cost from the decision to stop them until they have stopped.
+    """
     return _unbounded_words(standing) if standing.unbounded else used_up(standing, more)
 
 
 def used_up(standing: BudgetStanding, more: Decimal = Decimal(0)) -> str | None:
-    """Return why upstreams paid by the hour must stop now, or None."""
+    """Return why upstreams paid by the hour must stop now, or None.
+
+    `more` is dollars that would be spent in addition; 0 for upstreams that already run.
+    """
     if standing.spent + standing.in_flight + more < standing.cap:
         return None
     return f"budget {standing.budget.name} reached: {_spent_words(standing)}; it renews at {standing.period.renews}"

@@ -14,7 +14,10 @@ from orchestrator.core.money import money
 KIND = "canary"
 """Kind of the forecast of the canary's cost."""
 PART = 4
-"""Divisor of the time from the build to the job's deadline. The canary may take that fraction."""
+"""The canary may take this fraction of the time from the build to the job's deadline: 1 / `PART`.
+
+After that time, the other rows are sent even without the canary's results.
+"""
 MOST_CODES = 3
 
 

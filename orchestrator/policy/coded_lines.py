@@ -1,4 +1,8 @@
-"""Row codes in request lines: the property in the schema, and the code at the end of the prompt. Pure."""
+"""Row codes in request lines: the property in the schema, and the code at the end of the prompt. Pure.
+
+A row code is derived from the job's name and the row's id. The model must repeat the code, which shows that the
+answer belongs to the row.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ def with_property(line: bytes) -> bytes:
 
 @lru_cache(maxsize=64)
 def _with_property(raw: bytes) -> bytes:
-    """Return `response_format` or `text` with the property. Cached, because a task's lines all have the same."""
+    """Return `response_format` or `text` with the property. Cached, because all lines of a task share this field."""
     asked = msgspec.json.decode(raw)
     holder = asked.get("json_schema") or asked.get("format") or {}
     if isinstance(holder.get("schema"), dict):

@@ -71,7 +71,7 @@ _decode_body = json_decoder(_Body).decode
 def label_probability(body: msgspec.Raw, text: str) -> float | None:
     """Return the probability, up to 1, of the label in the answer `text`; None if the body states no probabilities.
 
-    The quote after the label counts: it distinguishes `bill` from `billing`.
+    The quotation mark after the label counts too, because it distinguishes `bill` from `billing`.
     """
     tokens = _tokens(body)
     whole = b"".join(token.raw for token in tokens)
@@ -102,7 +102,10 @@ def _tokens(body: msgspec.Raw) -> list[_Token]:
 
 
 class ConfidenceCurve(Struct, frozen=True):
-    """Calibration curve of a task. The chance that a label is right is `1 / (1 + exp(-(slope * logit + offset)))`."""
+    """Calibration curve of a task. The chance that a label is right is `1 / (1 + exp(-(slope * logit + offset)))`.
+
+    `logit` is the log-odds of the model's probability p: `log(p / (1 - p))`.
+    """
 
     slope: float
     offset: float

@@ -17,7 +17,7 @@ SLOW_SECONDS = 300.0
 SLOW_SHARE = 0.6
 """Share of its own best rate below which an engine counts as slow."""
 REST_SECONDS = 3600.0
-"""Minimum seconds between two restarts for slowness."""
+"""Minimum seconds between two restarts for slowness or for memory."""
 
 
 class SpeedWatch(Struct):

@@ -11,8 +11,9 @@ from msgspec import Struct, field
 from orchestrator.core.sanitize import cut
 
 MOST_FIELDS = 100
-"""Maximum number of fields that get their own count of changes. Without a schema, every answer may have different
-fields.
+"""Maximum number of fields that get their own count of changes.
+
+Without a schema, every answer may have different fields. Changes of further fields share a single count.
 """
 WHOLE, STATUS, OTHERS = "answer", "status", "(others)"
 MAX_TEXT = 200
@@ -45,8 +46,10 @@ class DocumentRun(Struct, frozen=True):
 
     `known` rows were in the previous run, too. `changed` rows are requested differently now: `asked` with another
     prompt, settings or schema, `other_model` by another model. `code` and `message` describe one of the document's
-    failures. `old` failures were acknowledged, or are known from an earlier run. The oldest of them dates from
-    `since`.
+    failures.
+
+    `old` failures were acknowledged by a person, or are known from an earlier run. `since` is the time of the oldest
+    of these failures.
     """
 
     name: str

@@ -62,9 +62,10 @@ class EngineWish(StrEnum):
 
 
 class ModelTerms(Struct, frozen=True):
-    """A model of a fleet. Each engine takes `size` slots; `rate` is the rows a second of one engine.
+    """A model of a fleet. Each engine takes `size` slots; `rate` is the rows a second of one engine, None if unknown.
 
-    A model with its `own` slots shares no slot with other models. Its engines cost money while they exist. orch runs
+    `sleeps` is true if an engine of the model can sleep. `start_seconds` is how long an engine takes to start. A
+    model with its `own` slots shares no slot with other models. Its engines cost money while they exist. orch runs
     the fewest of these engines that meet the deadlines, but at least `least`.
     """
 
@@ -78,8 +79,10 @@ class ModelTerms(Struct, frozen=True):
 
 
 class FleetTerms(Struct, frozen=True):
-    """Settings of a fleet. `drain_seconds` is the maximum time for rows in flight to finish and the process to
-    end.
+    """Settings of a fleet: its slots, its models, and its hours (None: always).
+
+    `idle_seconds` is how long an engine may have no waiting rows before orch stops it. `drain_seconds` is the maximum
+    time for rows in flight to finish and the process to end.
     """
 
     slots: Slots
@@ -116,7 +119,10 @@ class EngineStep(Struct, frozen=True):
 
 
 class _Asked(Struct, frozen=True):
-    """Demand for a model: its waiting rows, the engines wanted, the seconds that the rows need, and the deadline."""
+    """Demand for a model: its waiting rows, the number of engines that it needs, and the deadline.
+
+    `seconds` is how long the engines need for the rows.
+    """
 
     terms: ModelTerms
     waiting: int

@@ -63,7 +63,8 @@ class RateWatch(Struct):
     def observe(self, at: float, url: str, rows: int, in_flight: int) -> None:
         """Record the total rows that an engine has finished at time `at`, in seconds.
 
-        If no row is in flight, the engine's earlier observations are dropped: an idle engine has no rate.
+        If no row is in flight, the engine's earlier observations are dropped: an idle engine has no rate. A total
+        that has fallen, as after a restart, drops the earlier observations too.
         """
         looks = self._seen.setdefault(url, deque())
         if not in_flight or (looks and rows < looks[-1][1]):

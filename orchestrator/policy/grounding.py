@@ -16,11 +16,14 @@ from orchestrator.core.sanitize import cut
 from orchestrator.policy.quote_search import find_quotes, folded
 
 FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
-"""A quote needs at least this many characters or words: a shorter quote could occur anywhere."""
+"""A quote is too short if it has fewer characters and also fewer words than these minimums.
+
+A shorter quote could occur anywhere, so it proves nothing.
+"""
 NOT_FOUND, TOO_SHORT = "quote_not_found", "quote_too_short"
 _SHOWN = 80
 _MOST_TOLD = 5
-"""Maximum number of quotes that a message names."""
+"""Maximum number of quotes that a message names. The message only counts further quotes."""
 _WORD = re.compile(r"\w+")
 
 
@@ -44,7 +47,10 @@ class SentText(Struct, frozen=True):
 
 
 class SentDocument(Struct, frozen=True):
-    """The sent texts of a document. The flags say if pages were sent as pictures, and if pages were read by OCR."""
+    """The texts of a document that were sent, one per part.
+
+    `has_pictures` is True if pages were sent as pictures, `by_ocr` if OCR read some of the pages.
+    """
 
     texts: tuple[SentText, ...]
     has_pictures: bool = False
@@ -54,7 +60,8 @@ class SentDocument(Struct, frozen=True):
 class QuotePlace(msgspec.Struct, frozen=True, omit_defaults=True):
     """Characters from `start` up to but excluding `end`, counted from 0 in the text that was sent.
 
-    `part` is the part of a long document. `distance` is the number of characters that OCR got wrong.
+    `page` is the page of the characters, None if unknown. `part` is the part of a long document, None if it was not
+    split. `distance` is the number of characters that OCR got wrong.
     """
 
     start: int

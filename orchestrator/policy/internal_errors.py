@@ -14,10 +14,10 @@ TRIES = 4
 
 
 class RepeatedFault(Struct, frozen=True):
-    """Repeated failures of one job. The last was at `at`, because of `reason`. The next try is at `next_at`.
+    """Repeated internal errors of one job or night. `times` counts the errors.
 
-    `kind` is the class of the error and the function that raised it. One defect keeps its `kind`, whatever the
-    message.
+    `at` is the time of the last error, and `reason` is its message. The next try is at `next_at`. `kind` contains the
+    error's class and the function that raised it. A defect keeps its `kind`, whatever the message.
     """
 
     code: str
@@ -43,7 +43,10 @@ def raised(error: Exception) -> str:
 
 
 class Faults:
-    """Unexpected failures of jobs and other subjects. They are kept in memory, so a restart retries every subject."""
+    """Internal errors by subject: a job or a night.
+
+    The errors are kept in memory, so every subject is tried again after a restart.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, RepeatedFault] = {}

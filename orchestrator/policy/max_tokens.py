@@ -33,12 +33,13 @@ AUTO_AT_MOST = 4096
 
 
 def bound_from(seen: Mapping[int, int], cut_at: int | None) -> int:
-    """Return the maximum tokens of an answer, learned from earlier answers. `seen` maps lengths to numbers of
-    answers.
+    """Return the maximum tokens of an answer, learned from earlier answers, but at most AUTO_AT_MOST.
 
-    `cut_at` is the highest bound at which an answer was cut off; the new bound is at least twice `cut_at`. With fewer
-    than ENOUGH_ANSWERS answers, the default bound applies. The result is at most AUTO_AT_MOST. A learned length is
-    rounded up to a multiple of 64.
+    `seen` maps each length of an answer, in tokens, to the number of answers with that length. With fewer than
+    ENOUGH_ANSWERS answers, the default bound applies. Otherwise the learned length is rounded up to a multiple of 64.
+
+    `cut_at` is the highest bound at which an answer was cut off, or None. Up to AUTO_AT_MOST, the new bound is at
+    least twice `cut_at`.
     """
     total = sum(seen.values())
     bound = DEFAULT_MAX_TOKENS

@@ -140,7 +140,7 @@ def _origin(row: FinishedRow, finish_reason: str | None, not_priced: Sequence[st
 
 
 def _unpriced(row: FinishedRow, line: bytes | None) -> Sequence[str]:
-    """Return the names of the usage that the answer's cost does not cover."""
+    """Return the names of the answer's kinds of usage that its cost does not cover."""
     counted = row.usage.input_tokens + row.usage.output_tokens
     if line is None or not may_have_unpriced(line, counted):
         return ()

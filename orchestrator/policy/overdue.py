@@ -23,11 +23,15 @@ OVERRUN = 6 * DAY
 """Time after a batch's window until orch cancels the batch, at a provider that lets batches overrun."""
 LONG = DAY
 NO_ANSWER = timedelta(minutes=10)
-"""Minimum silence of a backend before its rerouted rows are released. `LAST_CALL` must have passed, too."""
+"""Minimum time that a backend must be silent before orch gives up a batch whose rows are needed elsewhere.
+
+`LAST_CALL` must have passed, too. A batch whose rows were rerouted, or whose job was cancelled, gets this time for
+its answers after it ends.
+"""
 BUSY_FOR = timedelta(days=7)
 """Longest wait for a backend that is full or refuses the account. Only people can fix such a backend."""
 LAST_CALL = timedelta(minutes=1)
-"""Time that a silent backend gets to report on rows that are needed elsewhere."""
+"""Time that a backend gets to report on rows that are needed elsewhere, before orch gives up their batch."""
 ENOUGH = 5
 """Minimum number of a backend's own batches for learned times. With fewer batches, the times are assumed."""
 
@@ -70,13 +74,13 @@ def _part(values: Sequence[float], part: float) -> float:
 class BatchLife(Struct, frozen=True):
     """A batch between its creation and its end, as far as it is known.
 
-    `made`, `window` and `overruns` say how long the batch may run. `shown` is when its backend last showed it.
-    `failing_since` is when polls began to fail (None: the last poll succeeded). `ends_from` is when orch decided to
-    end the batch, `asked` when orch first asked the backend to end it. Poll times are from this process only: while
-    it was down, it polled nothing.
+    The batch was created at `made`, and must end within `window`; `overruns` is true if its provider lets batches run
+    longer. `shown` is when its backend last showed it. `failing_since` is when polls began to fail (None: the last
+    poll succeeded). Poll times are from this process only: while it was down, it polled nothing.
 
-    `is_needed` says that the rows are needed elsewhere in time. From `given_up_at` on, orch no longer waits for the
-    cancel to finish. `cancels` says that the backend can end a running batch.
+    `ends_from` is when orch decided to end the batch, `asked` when orch first asked the backend to end it.
+    `is_needed` says that the rows are needed elsewhere in time. `cancels` says that the backend can end a running
+    batch. From `given_up_at` on, orch no longer waits for the cancel to finish.
     """
 
     made: datetime
@@ -96,7 +100,11 @@ class BatchLife(Struct, frozen=True):
         return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
 
     def unreported(self, why: str, span: timedelta, now: datetime) -> str | None:
-        """Return the reason to stop waiting for a batch whose backend has refused to report for too long, or None."""
+        """Return the reason to stop waiting for a batch whose backend refuses to report, or None.
+
+        `why` describes the refusal, and `span` is its duration. orch waits a week, but only `NO_ANSWER` if the rows
+        are needed elsewhere in time.
+        """
         if self._is_last_call(now) and span >= NO_ANSWER:
             return f"{why}, and its rows are needed in time"
         return f"{why} for a week" if span >= BUSY_FOR else None
@@ -107,8 +115,10 @@ class BatchLife(Struct, frozen=True):
         return self.is_needed and self.ends_from is not None and now >= self.ends_from + wait
 
     def may_be_given_up(self, now: datetime) -> bool:
-        """True if the batch may be given up at `given_up_at`: its backend was asked to end it, and had time to do
-        so.
+        """True if the batch may be given up at `given_up_at`.
+
+        Its rows must be needed elsewhere, and its backend must have had `LAST_CALL` since it was asked to end the
+        batch. If the backend could not be asked, the time since polls began to fail counts.
         """
         asked = self.asked or self.failing_since
         return self.is_needed and asked is not None and now >= asked + LAST_CALL

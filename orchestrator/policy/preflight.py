@@ -101,7 +101,7 @@ def is_about_model(answer: DirectAnswer) -> bool:
 
 
 def _is_whole(body: bytes) -> bool:
-    """True unless a body says that it is not an answer. Even a body with status 200 may say that."""
+    """True if a body is an answer. JSON that states an error is not an answer, even with status 200."""
     try:
         return read_answer(body).is_answer
     except batch_api.JSON_ERRORS:

@@ -15,9 +15,9 @@ from msgspec import Struct
 from orchestrator.settings.task_spec import Task
 
 ALIVE = Decimal("0.9")
-"""Assumed P(a row of a batch finds the cache).
+"""Assumed probability that a row of a batch finds the cache.
 
-The cache lives at least `SPARE` times as long as a batch usually takes.
+It holds for a cache that lives at least `SPARE` times as long as a batch usually takes.
 """
 SPARE = 2
 """Minimum life of the cache, as a multiple of a batch's usual time."""

@@ -19,7 +19,10 @@ LEARNED_FOR = timedelta(days=1)
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 1800.0
 SMALL_SHARD = 100_000
-"""Minimum size, in tokens, of a shard that is cut smaller so that several fit into a limit."""
+"""Shard size, in tokens, that orch plans for a small limit of enqueued tokens, if 90 % of the limit allows it.
+
+A limit above four times this size gets larger shards: a quarter of the limit (`max_shard_tokens`).
+"""
 
 FURTHEST_OFF = 4.0
 """Largest factor by which our token estimates are assumed to be wrong."""
@@ -78,9 +81,9 @@ def effective(declared: int | None, learned: int | None) -> int | None:
 def max_shard_tokens(limit: int) -> int:
     """Return the planned size of a shard, in tokens, for a limit of enqueued tokens.
 
-    The size is a quarter of the limit, so that the next shard can be sent while others run. For a small limit, the
-    size is 90 %, because a handful of rows is not a batch. A tenth stays free, because our count differs from the
-    backend's.
+    For a large limit, the size is a quarter of the limit, so that the next shard can be sent while others run. If a
+    quarter is less than `SMALL_SHARD`, the size is `SMALL_SHARD`, because a handful of rows is not a batch. It is
+    then at most 90 % of the limit: a tenth stays free, because our count differs from the backend's.
     """
     return max(1, limit // 4, min(limit * 9 // 10, SMALL_SHARD))
 
@@ -134,10 +137,12 @@ def refused(
 ) -> LearnedLimit:
     """Return the learned limit after a backend had no room for a shard beside our tokens in flight.
 
-    `limit` is the limit that the backend stated, or None. If this limit and our tokens in flight explain the refusal,
-    no pause is needed, because `hold` respects the limit. Otherwise other programs use the quota, or the backend
-    counts more than we do, so pauses grow. If no limit is stated and we have tokens in flight, the limit is below
-    their sum with the shard's. It is not below the tokens that were accepted.
+    `limit` is the limit that the backend stated, or None. If we have tokens in flight and the shard would exceed a
+    stated limit with them, no pause is needed: `hold` respects the limit. In all other cases, a pause begins. Other
+    programs may use the quota, or the backend may count more tokens than orch does.
+
+    If no limit is stated and we have tokens in flight, the learned limit is 90 % of their sum with the shard's
+    tokens. It is never below the tokens in flight, because the backend accepted them.
     """
     total = in_flight_tokens + shard_tokens
     if limit is not None:

@@ -124,7 +124,7 @@ _NEVER = 1 << 30
 
 
 class OutOfSteps(Exception):
-    """A search has used up its steps."""
+    """Raised if a search has used up its steps. The places found until then are still returned."""
 
 
 class Steps:
@@ -204,12 +204,15 @@ def _cost(text: str, at: int) -> int:
 HEAD = 12
 """Number of first characters of a quote by which its possible places are found."""
 MOST_PLACES = 1000
-"""Maximum number of places reported for one quote."""
+"""Maximum number of places reported for one quote. Further places are not reported."""
 STEPS = 2_000_000
-"""Maximum extra comparisons for one text, besides those that every text needs. They take about a second."""
+"""Maximum extra comparisons for one text, besides the comparisons that every text needs.
+
+They take about a second. Then the search stops, and `SearchResult.is_whole` is False.
+"""
 _STEPS_A_PLACE = 20
 _FEW = 32
-"""Maximum number of quotes that are searched for one by one."""
+"""Maximum number of quotes that are searched for one by one. More quotes are searched for in one pass."""
 CHARACTERS_AN_ERROR = 20
 MOST_ERRORS = 8
 """Maximum number of wrong characters in a quote read by OCR.

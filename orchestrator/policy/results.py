@@ -53,7 +53,10 @@ class Recognised:
         self._is_changed = False
 
     def see(self, told: str, content: bytes) -> None:
-        """Note a line with this id. `content` tells the line from other lines with the same id."""
+        """Note a line with the id `told`.
+
+        `content` is the line itself. It shows if two lines with the same id are equal.
+        """
         is_row = told in self._rows
         if is_row and not self._alike:
             self._exact.add(told)
@@ -78,7 +81,10 @@ class Recognised:
         return self._one.get(form) if len(seen) == 1 or self._one.get(form) in self._exact else None
 
     def names_each_of(self, lines: int) -> bool:
-        """True if the `lines` lines seen have the exact ids of different rows, and no two rows' ids are alike."""
+        """True if the `lines` lines that were noted have the exact ids of different rows, and no id is ambiguous.
+
+        Two ids are ambiguous if `normal` returns the same form for both.
+        """
         return len(self._exact) == lines and not self._alike
 
     def is_doubtful(self, told: str) -> bool:
@@ -122,10 +128,10 @@ class FoundLine(msgspec.Struct, frozen=True):
 
 
 class NotExecuted(Struct, frozen=True):
-    """A row that the backend did not finish: `batch_expired` or `batch_cancelled`.
+    """A row that the backend did not finish. `code` is `batch_expired` or `batch_cancelled`.
 
-    `upstream_seconds` is the row's use of the upstream before it was taken back. `uncertain` counts the times that
-    the row was sent without an answer, which may be billed.
+    `upstream_seconds` is how long the row used the upstream before orch's server took the row back. `uncertain`
+    counts the row's sends that got no answer; the upstream may bill them.
     """
 
     code: str

@@ -25,11 +25,14 @@ from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger
 ON_TIME = timedelta(minutes=15)
 """Maximum lateness of a night that counts as on time. While a daemon builds a job, it does not look for nights."""
 LOOK_BACK = LONGEST
-"""Missed nights older than this are not recorded."""
+"""Maximum age of a missed night. An older night is not recorded. See `OFTEN_BACK` for several runs a day."""
 MOST_MISSED = 100
 """Maximum number of missed runs to record for a schedule with several runs a day. The newest are recorded."""
 OFTEN_BACK = timedelta(days=1)
-"""Maximum age of recorded missed runs if a schedule runs several times a day. A longer grace replaces this."""
+"""Maximum age of recorded missed runs if a schedule runs several times a day.
+
+If the schedule's `grace` is longer, the maximum is the grace, up to `LOOK_BACK`.
+"""
 _DAY, _HOURS = timedelta(days=1), timedelta(hours=4)
 _AGAIN = "+"
 """Suffix of a run's time when the clocks show that time for the second time."""

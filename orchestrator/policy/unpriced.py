@@ -46,7 +46,7 @@ _find_total = re.compile(rb'"total_tokens"\s*:\s*(\d{1,9})').search
 _names = re.compile(rb'"(\w+)"\s*:').findall
 _DIGITS = b"0123456789"
 _plain_usages: set[bytes] = set()
-"""Usages that have only known counts, with their digits removed. Most answers have one of a few shapes."""
+"""Encoded usages without their digits that have only known counts: a cache, as most usages differ in digits only."""
 MOST_SHAPES, MOST_SHAPE = 256, 1_000
 UNCOUNTED = "uncounted_tokens"
 """Our name for tokens that only a usage's total includes, such as Gemini's thoughts in OpenAI's API."""

@@ -18,8 +18,9 @@ _LAST_29 = (1 << 29) - 1
 _SMALLEST, _LARGEST = 1e-30, 1e6
 """Plausible range for the magnitude of a nonzero number in a vector."""
 _FEWEST = 32
-"""Bytes of the shortest accepted int8 vector if its size is unknown. Shorter data is read as floats, and may be cut
-off.
+"""Bytes of the shortest accepted int8 vector if its size is unknown.
+
+Shorter data is read as 32-bit floats. If its length is not a multiple of 4 bytes, the vector counts as cut off.
 """
 
 

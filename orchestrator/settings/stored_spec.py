@@ -1,4 +1,4 @@
-"""Cache of the parsed job files that are stored with jobs."""
+"""Parsed specs of stored jobs, cached in memory."""
 
 from __future__ import annotations
 

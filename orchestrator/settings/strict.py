@@ -39,7 +39,7 @@ def _plain(annotation: Any) -> Iterator[Any]:
 
 
 class OnUse:
-    """Marks a part whose validator is built on first use, since most files use few parts."""
+    """Annotation of a part whose validator is built on first use, because most files use few parts."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(source.model_validate)

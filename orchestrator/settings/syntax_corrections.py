@@ -30,7 +30,7 @@ _TOML_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "n
 _STARTS = "\"'[{0123456789"
 _SMART = "“”„‘’«»"
 _SECRET = regex(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
-"""Matches names of fields whose values may be secrets, so no message repeats these values."""
+"""Matches names of fields that may hold secrets. Hints never repeat the values of these fields."""
 _IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each on a line of its own'
 _PLACEHOLDER = regex(r"\{\{|\{\w+\}\s*\S")
 _BLOCK = regex(r"\w: +[|>][-+]?\s*$")
@@ -43,7 +43,7 @@ _CONTROL = regex(r"[\x00-\x08\x0b-\x1f\x7f]")
 _OPEN = "a quote is not closed"
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
-"""Maximum characters of a line that a message repeats."""
+"""Maximum characters of a line that a hint repeats."""
 
 
 def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
@@ -125,7 +125,7 @@ def _line_cure(line: str) -> str | None:
 
 
 def _is_closed(text: str) -> bool:
-    """True if a quoted text ends with the quote it begins with, and every such quote inside is doubled or escaped."""
+    """True if a quoted text ends with its opening quote, and every such quote inside is doubled or escaped."""
     mark, inner = text[0], text[1:-1]
     return len(text) > 1 and text[-1] == mark and mark not in inner.replace(f"\\{mark}", "").replace(mark * 2, "")
 
@@ -137,7 +137,7 @@ def _quote(found: re.Match[str]) -> str:
 
 
 def _boolean_near(word: str) -> str | None:
-    """Return the boolean that a word misspells: letters in another order, or the last letter missing or doubled."""
+    """Return the boolean that a word misspells, or None. Letters may be reordered, or the last missing or doubled."""
     return next(
         (one for one in ("true", "false") if sorted(word) == sorted(one) or word in (one[:-1], one + one[-1])), None
     )

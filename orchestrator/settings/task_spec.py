@@ -26,7 +26,7 @@ from orchestrator.settings.strict import Strict
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
 MAX_LABELS = 500
-"""Maximum number of labels: providers accept up to 1,000 values in the enums of a schema."""
+"""Maximum labels of a task. Providers accept up to 1,000 values in the enums of a schema."""
 MAX_DIMENSIONS = 16_000
 """Maximum length of a vector; pgvector has the same limit."""
 
@@ -344,7 +344,7 @@ JSON_TYPES = {
     "str": "string", "text": "string", "date": "string", "datetime": "string", "int": "integer", "float": "number",
     "decimal": "number", "bool": "boolean", "list": "array", "dict": "object", "map": "object", "none": "null",
 }  # fmt: skip
-"""Types of JSON Schema, by the names of such types in other languages."""
+"""JSON Schema types, by the names that other languages use."""
 
 
 def _wrong_type(types: Any) -> str | None:
@@ -379,7 +379,7 @@ def _require_kind(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None
 
 
 def _check_references(schema: dict[str, Any]) -> None:
-    """Raise ValueError for a `$ref` that leads outside the schema: orch never fetches a schema."""
+    """Raise ValueError for a `$ref` that does not resolve inside the schema: orch never fetches a schema."""
     from referencing import Registry
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012

@@ -18,9 +18,9 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 class Telemetry(Strict):
     """An OpenTelemetry receiver of OTLP over HTTP; orch appends `/v1/traces` and `/v1/metrics` to `endpoint`.
 
-    `headers_env` maps each header to the variable with its value. All failed rows get a span; `sample` is the share
-    of succeeded rows that get a span. `content` adds prompts, answers and messages of failures. `location` says
-    whether data at the receiver stays with the user, as for a backend.
+    `headers_env` maps each header to the environment variable that holds its value. Every failed row gets a span.
+    `sample` is the share of succeeded rows that get a span. `content` adds prompts, answers and failure messages. As
+    for a backend, `location` says whether the received data stays with the user.
     """
 
     endpoint: str

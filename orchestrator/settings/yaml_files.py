@@ -17,14 +17,14 @@ MAX_VALUES = 100_000
 """Maximum values of a YAML file after its aliases are expanded. 700 bytes of aliases can expand to a billion."""
 MAX_LEVELS = 60
 MAX_NUMBER = 400
-"""Maximum characters of a number; the largest number in a float has 309 digits."""
+"""Maximum characters of a number. The largest float has 309 digits."""
 
 # PyYAML raises the errors after the first if an explicit tag (`!!int x`) does not fit its value.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
 
 
 class _Yaml12(yaml.SafeLoader):
-    """Loader of YAML with the scalars of the 1.2 core schema: `22:00` and `no` stay strings, as authors expect."""
+    """YAML loader in which `22:00` and `no` stay strings, as in YAML 1.2 and as authors expect."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
 
@@ -60,7 +60,7 @@ for _tag, _pattern, _first in (
 
 
 def load_yaml(path: Path) -> tuple[Any, Lines]:
-    """Return a file's data and the line of each value. Raises InputError for syntax errors and repeated keys."""
+    """Return the data and each value's line. Raises InputError for invalid YAML, repeated keys or exceeded limits."""
     text = read_text(path)
     try:
         loader = _Yaml12(text)

@@ -196,7 +196,7 @@ class AwaitedRows:
         return False
 
     def ended(self, job_id: JobId, limit: int) -> list[AwaitedEnd]:
-        """Return up to `limit` awaiting rows of a job whose awaited row has an outcome or is gone."""
+        """Return up to `limit` of a job's awaiting rows for which the awaited row has an outcome or is gone."""
         c, mine = requests.c, requests.alias("mine").c
         columns = (mine.seq, mine.custom_id, mine.fingerprint, mine.model, mine.cache_key, mine.carried_from)
         with self._db.read() as tx:

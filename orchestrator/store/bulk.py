@@ -61,7 +61,7 @@ def load(tx: Connection, table: Table, names: Sequence[str], rows: Iterable[Valu
 
 
 def change(tx: Connection, table: Table, names: Sequence[str], keys: Sequence[str], rows: Iterable[Values]) -> int:
-    """Set columns of rows found by key, and return their number. A row has the values of `names`, then of `keys`."""
+    """Set columns of rows found by key. Return the number of rows. Each row has values of `names`, then `keys`."""
     given = list(rows)
     if not given:
         return 0
@@ -100,7 +100,7 @@ def each(
 def beside(
     other: FromClause, condition: Callable[[Any], ColumnElement[bool]], dialect: Dialect
 ) -> tuple[FromClause, ColumnElement[bool]]:
-    """Return the table and the condition of a join that finds rows of `other` through the condition's index."""
+    """Return a table and an ON condition that join `other` and find its rows through an index."""
     if dialect.name == "sqlite":
         return other, condition(other.c)
     return select(other).where(condition(other.c)).offset(NONE_SKIPPED).lateral(other.name), true()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Column types with the same values on every database."""
+"""Column types that store the same values on every database."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Comparisons:
         self._db = database
 
     def documents(self, before: JobId | None, after: JobId) -> Iterator[DocumentRun]:
-        """Yield every document of a run, compared with the run before, in input order."""
+        """Yield every document of run `after` in input order, compared with run `before` unless it is None."""
         other, on = self._beside(before)
         mine, theirs = _MINE.c, other.c
         changed = mine.fingerprint != theirs.fingerprint

@@ -15,7 +15,7 @@ _version = Table(
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
-"""Alembic's own table, as Alembic creates it."""
+"""Alembic's version table, as Alembic itself creates it."""
 _ORDER = tuple(
     f"ix_requests_{name}"
     for name in ("answers", "job_id_state", "cache", "twins", "reduce", "canary", "waiting", "shard_id", "failures")
@@ -50,7 +50,7 @@ def _place(index: Index) -> tuple[int, str]:
 
 
 def _partial_on_postgres() -> None:
-    """Make indexes partial as on SQLite. Stating this in the tables would import the Postgres dialect everywhere."""
+    """Make indexes partial, as on SQLite. In table definitions, this would import the Postgres dialect everywhere."""
     for table in metadata.tables.values():
         for index in table.indexes:
             index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]

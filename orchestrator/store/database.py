@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 sqlite3.register_adapter(RequestState, str.__str__)
 
 PAGE = 500
-"""Rows of a stream that are held at a time. More would not fit the processor's cache, and cost a sixth more."""
+"""Rows that a stream fetches at a time. A larger page would not fit the processor's cache, and cost a sixth more."""
 
 
 class Database:
@@ -99,7 +99,7 @@ class Database:
 
     @contextmanager
     def asking(self) -> Iterator[Ask]:
-        """Open a read transaction for statements of `job_figures`."""
+        """Open a read transaction. Yields a function that runs a `job_figures` statement for a list of ids."""
         mark = "?" if self.is_sqlite else "%s"
         with self.read() as connection:
 

@@ -37,13 +37,13 @@ class WatchedDatabase:
         return False
 
     def version(self) -> int:
-        """Return a number that changes with every transaction of another connection."""
+        """Return a number that changes whenever another connection commits a change."""
         with _read_errors(self._path):
             return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Freeze the view during the block, so that `image` shows the database as at the block's start."""
+        """Hold a read transaction during the block, so that `image` shows the database as of the block's start."""
         with _read_errors(self._path):
             self._read.execute("BEGIN")
             try:
@@ -54,7 +54,7 @@ class WatchedDatabase:
                 self._read.rollback()
 
     def image(self, target: Path) -> bytes | Path:
-        """Return the bytes of the database file. A large file is copied to `target`, and that path is returned."""
+        """Return the database's bytes. If it exceeds `LARGEST_IN_MEMORY`, copy it to `target` and return `target`."""
         pages, size = (self._number(f"PRAGMA {name}") for name in ("page_count", "page_size"))
         if pages * size <= LARGEST_IN_MEMORY:
             return self._read.serialize()

@@ -19,7 +19,7 @@ _ABOUT = (
     "custom_id", "fingerprint", "job_id", "carried_from", "released_at", "cut_from_tokens", "sent_as", "notes",
 )  # fmt: skip
 EARLIER = [requests.c[name] for name in (*CARRIED, *_ABOUT)]
-"""Columns that `earlier` reads. A night reads a row per unchanged document, and this is only half of all columns."""
+"""Columns that `earlier` reads: only half of all columns, because a night reads a row per unchanged document."""
 _STATE, _ERROR_CODE = CARRIED.index("state"), CARRIED.index("error_code")
 _FACTS = len(CARRIED)
 _CUSTOM_ID, _FINGERPRINT, _JOB_ID, _, _RELEASED_AT = range(_FACTS, _FACTS + 5)
@@ -88,7 +88,7 @@ class Known:
             return {row.custom_id: _before(row) for row in tx.execute(query)}
 
     def gone(self, job_id: JobId, previous: JobId) -> Iterator[str]:
-        """Yield, in order, the documents that only the previous run has."""
+        """Yield the names of documents that only the previous run has, sorted by name."""
         c = requests.c
         before, now = (select(c.document).where(c.job_id == run) for run in (previous, job_id))
         found = before.except_(now).subquery()
@@ -150,7 +150,7 @@ def answers_to(
 
 
 def earlier(row: Any) -> Earlier:
-    """Convert a row that begins with `EARLIER` to an outcome."""
+    """Convert a row whose first columns are `EARLIER` to an outcome."""
     name, fingerprint, job_id, carried_from, _, cut, sent_as, notes = row[_FACTS : _FACTS + len(_ABOUT)]
     return Earlier(
         name, fingerprint, STATES[row[_STATE]], row[_ERROR_CODE], carried_from or job_id, row[:_FACTS], cut,

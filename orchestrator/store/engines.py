@@ -1,4 +1,4 @@
-"""Measured throughput of our own engines, and the times for which they have held GPUs."""
+"""Measured throughput of our own engines, and the periods for which they held GPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MeasuredRates:
             )
 
     def of(self, home: str, backend: str) -> dict[str, EngineRates]:
-        """Return the latest rates of each model of a backend, with any options, version and GPU."""
+        """Return a backend's latest rates by model, whatever the options, version and GPU."""
         c = engine_rates.c
         query = (
             select(*(c[name] for name in _FIELDS)).where(c.home == home, c.backend == backend).order_by(c.measured_at)
@@ -58,7 +58,7 @@ class EngineHolds:
             tx.execute(statement.on_conflict_do_update(index_elements=keys, set_=moved), rows)
 
     def since(self, when: datetime | None = None) -> list[EngineHold]:
-        """Return the holds that lasted until `when` or later, or all holds, in order of their start."""
+        """Return the holds that lasted until `when` or later, by start. Without `when`, return all holds."""
         c = engine_holds.c
         query = select(*(c[name] for name in _HOLD_FIELDS)).order_by(c.began_at, c.backend, c.engine)
         if when is not None:

@@ -24,7 +24,7 @@ from orchestrator.store.tables import HAS_FAILED, jobs, requests
 
 CHUNK = 500
 RUNS = 30
-"""Number of earlier runs searched for a row's last outcome. A cancelled run may have no outcome for the row."""
+"""Maximum earlier runs searched for a row's last outcome. A cancelled run may have no outcome for the row."""
 
 
 class FailureReason(Struct, frozen=True):
@@ -110,7 +110,7 @@ class Failures:
             return job_figures.failing(ask, job_ids)
 
     def reasons(self, job_id: JobId, limit: int = 20) -> list[FailureReason]:
-        """Return why rows of a job did not succeed, most frequent first. Rows that never ran count as new."""
+        """Return why rows did not succeed: up to `limit` reasons, most common first. Rows that never ran are new."""
         c = requests.c
         told, on = acknowledgement_of(requests.c, self._db)
         columns = c.error_code, func.count(), func.min(c.failed_since), func.min(c.seq)
@@ -195,7 +195,7 @@ class Failures:
         return len(mine)
 
     def _runs(self, tx: Connection, job: Job) -> list[tuple[JobId, datetime]]:
-        """Return earlier runs of the same job file with their creation times, the newest first.
+        """Return up to `RUNS` earlier built runs of the same job file with their creation times, newest first.
 
         A cancelled run counts only if a person has acknowledged failures that began with it.
         """
@@ -230,7 +230,7 @@ class Failures:
 
 
 def newest_runs(database: Database, home: str, series: str | None = None) -> list[JobId]:
-    """Return the newest built run of each job file of a home, or of one file. An unlimited run is preferred."""
+    """Return the newest built run of each job file of a home, or only of `series`. A run without limits wins."""
     c = jobs.c
     query = select(c.id, c.series, c.options).where(c.home == home, c.built_at.is_not(None))
     if series is not None:

@@ -83,7 +83,10 @@ def _is_limit(name: str, value: Any) -> bool:
 
 MOST_OPTIONAL = 24
 MOST_UNIONS = 16
-"""Maximum number of optional properties, and of unions, in a schema."""
+"""Maximum number of unions in a schema; `MOST_OPTIONAL` is the maximum number of optional properties.
+
+A schema above a limit is stated in the prompt instead.
+"""
 
 
 def is_taken(schema: Any) -> bool:

@@ -110,7 +110,10 @@ class Claude(Struct, frozen=True):
     version: tuple[int, int]
 
     def since(self, **versions: tuple[int, int]) -> bool:
-        """True if the model's version is at least the one given for its line. `other` applies to lines not given."""
+        """True if the model's version is at least the version that `versions` gives for its line.
+
+        The entry `other` applies to lines without an entry. Without `other`, only the version `LATEST` is enough.
+        """
         first = versions.get(self.line, versions.get("other", LATEST))
         return self.version >= first
 

@@ -30,7 +30,11 @@ class _NoFormError(Exception):
 
 
 def ask_gemini(draft: Draft) -> None:
-    """If the schema has no form in OpenAPI's subset, put it in the prompt and ask for any JSON."""
+    """Choose how to ask Gemini for a draft's schema.
+
+    A schema in OpenAPI's subset stays as it is. If the subset cannot express the schema, put the schema in the prompt
+    and ask for any JSON.
+    """
     asked = schema_of(draft)
     if asked is not None and openapi_schema(asked["schema"]) is None:
         ask_for_an_object(draft)

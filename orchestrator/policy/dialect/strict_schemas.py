@@ -39,10 +39,16 @@ DEEPEST = 10
 MOST_PROPERTIES = 5_000
 MOST_VALUES = 1_000
 MOST_TEXT = 120_000
-"""OpenAI's limits on a strict schema: depth, properties, enum values, and total characters of names and values."""
+"""Maximum total characters of names and values in a strict schema: a limit of OpenAI.
+
+A schema above this limit, or above the limits of depth, properties and enum values, has no strict form.
+"""
 BIG_ENUM = 250
 MOST_TEXT_OF_ONE = 15_000
-"""Maximum total length, in characters, of the values of an enum with more than `BIG_ENUM` values."""
+"""Maximum total length, in characters, of the values of an enum with more than `BIG_ENUM` values.
+
+A schema with a longer enum has no strict form.
+"""
 
 
 class _NotStrictError(Exception):
