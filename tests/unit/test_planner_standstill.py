@@ -127,6 +127,8 @@ def test_rows_wait_for_a_cheap_engine_before_they_go_to_a_batch(
     assert found.chance >= terms(hours).target
     sent = {one.backend: one.rows for one in found.sends}
     stays = {} if there else {"engine": 4_000}
+    waits = "4,000 rows wait until engine answers again, or the last moment for a reroute; "
+    assert found.reason.startswith(waits) == (to == "engine"), found.reason
     assert sent.get("batch", 0) >= 3_900 if to == "batch" else sent == stays
 
 

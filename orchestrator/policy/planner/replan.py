@@ -497,15 +497,22 @@ def _reason(
         return f"{number_of(rows, 'row')} rerouted from {_names(probes)}: they measured its speed; {likely}"
     if reroute is not None:
         return f"there is time: batches still running at {reroute} are cancelled and rerouted; {likely}"
+    for sync, rows in zip(ours.sync_options, candidate.held, strict=True):
+        if rows > PROBE_ROWS and sync.option.pace.rate <= 0:
+            return f"{number_that(rows, 'row', 'wait')} {_until_answers(sync.option.backend)}; {likely}"
     return f"on its way; {likely}"
+
+
+def _until_answers(backend: str) -> str:
+    return f"until {backend} answers again, or the last moment for a reroute"
 
 
 def _reason_to_wait(back: Sequence[Send], chosen: Chosen) -> str:
     if not back:
         return ""
     rows, sources = sum(one.rows for one in back), sorted({one.source for one in back if one.source})
-    waits = f"{number_that(rows, 'row', 'leave')} {_names(sources)} until {back[0].backend} answers again"
-    return f"{waits}, or the last moment for a reroute; {chance_words(chosen.chance)} likely to be in time"
+    waits = f"{number_that(rows, 'row', 'leave')} {_names(sources)} {_until_answers(back[0].backend)}"
+    return f"{waits}; {chance_words(chosen.chance)} likely to be in time"
 
 
 def _names(names: Sequence[str]) -> str:
